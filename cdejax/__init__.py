@@ -1,0 +1,1 @@
+"""Contextual document embeddings in JAX."""

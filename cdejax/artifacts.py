@@ -1,0 +1,202 @@
+"""Artefact folders: what a stage writes, and when it need not run again.
+
+A stage is a function from a configuration and input artefacts to one folder. The
+folder is named after a fingerprint of everything that decides its content, so an
+unchanged stage is found again and a changed one never overwrites another. A stage
+writes under a temporary name and renames: a killed stage leaves nothing half-done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MANIFEST = "manifest.json"
+_PACKAGE = Path(__file__).parent
+
+
+def jsonable(value: Any) -> Any:
+    """Turns dataclasses, paths, tuples and NumPy scalars into plain JSON values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {f.name: jsonable(getattr(value, f.name)) for f in fields}
+    if isinstance(value, Mapping):
+        return {str(k): jsonable(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = sorted(value) if isinstance(value, (set, frozenset)) else value
+        return [jsonable(v) for v in items]
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def fingerprint(value: Any) -> str:
+    """Hash (16 hex digits) of a value's canonical JSON form."""
+    text = json.dumps(jsonable(value), sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def hash_files(*paths: str | Path) -> str:
+    """Hash (16 hex digits) of the files' contents, in the given order.
+
+    A folder counts as all of its files, by name.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for path in map(Path, paths):
+        folder = path.is_dir()
+        files = sorted(p for p in path.rglob("*") if p.is_file()) if folder else [path]
+        for file in files:
+            name = file.relative_to(path) if folder else file.name
+            digest.update(f"{name}\0{file.stat().st_size}\0".encode())
+            with open(file, "rb") as stream:
+                while block := stream.read(1 << 22):
+                    digest.update(block)
+    return digest.hexdigest()
+
+
+def code_version(*parts: str) -> str:
+    """Hash of the package's source under the given parts (folders or files)."""
+    files = []
+    for part in parts:
+        path = _PACKAGE / part
+        files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    return hash_files(*files)
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Writes JSON atomically: under a temporary name, then renamed."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.tmp")
+    text = json.dumps(jsonable(value), indent=2, ensure_ascii=False)
+    temporary.write_text(text + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any]:
+    """Reads an artefact's manifest; ValueError where the folder is not one."""
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        raise ValueError(
+            f"{folder}: not a finished artefact (no {MANIFEST}). "
+            "Run the stage that writes it, or give another folder."
+        )
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@contextlib.contextmanager
+def exclusive(folder: str | Path) -> Iterator[None]:
+    """Holds a folder for one process; ValueError if another one holds it.
+
+    The lock is the operating system's, so it ends with the process, however that ends.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = open(folder / ".lock", "a+")  # noqa: SIM115 (held until the end)
+    except OSError as error:
+        raise ValueError(
+            f"{folder}: cannot write there ({error.strerror}). "
+            "Choose another `output` folder or change its permissions."
+        ) from None
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.seek(0)
+            owner = stream.read().strip() or "unknown"
+            raise ValueError(
+                f"{folder}: another run (process {owner}) is writing there. "
+                "Wait for it to end or choose another `output` folder."
+            ) from None
+        stream.truncate(0)
+        stream.write(str(os.getpid()))
+        stream.flush()
+        yield
+
+
+def run_stage(
+    root: str | Path,
+    stage: str,
+    spec: Mapping[str, Any],
+    build: Callable[[Path], Mapping[str, Any]],
+    *,
+    code: tuple[str, ...],
+    resumable: bool = False,
+) -> Path:
+    """Returns the folder of a finished stage, running it only if it has to.
+
+    Args:
+      root: folder that holds all artefacts of a project.
+      stage: the stage's name; the folder is called `stage-FINGERPRINT`.
+      spec: everything that decides the content (configuration, seeds, fingerprints of
+        the inputs); written to the manifest.
+      build: writes the content into the folder it is given and returns counts (rows,
+        truncations, drops, …) for the manifest.
+      code: parts of the package whose source counts as input (see `code_version`).
+      resumable: `build` can go on from what a killed run left in the folder; otherwise
+        the left-overs are removed first.
+
+    Raises:
+      ValueError: the folder cannot be written, or another process is writing it.
+    """
+    key = fingerprint({"stage": stage, "spec": spec, "code": code_version(*code)})
+    folder = Path(root) / f"{stage}-{key}"
+    if (folder / MANIFEST).is_file():
+        return folder
+    partial = Path(root) / f".{folder.name}.partial"
+    with exclusive(partial):
+        if (folder / MANIFEST).is_file():  # finished while we waited for the lock
+            shutil.rmtree(partial)
+            return folder
+        if not resumable:
+            _empty(partial)
+        try:
+            counts = build(partial)
+            manifest = {
+                "stage": stage,
+                "fingerprint": key,
+                "spec": spec,
+                "counts": counts,
+                "version": metadata.version("cdejax"),
+                "created": datetime.datetime.now()
+                .astimezone()
+                .isoformat("T", "seconds"),
+            }
+            write_json(partial / MANIFEST, manifest)
+        except OSError as error:
+            raise ValueError(
+                f"{partial}: writing the {stage} stage failed: {error}. "
+                "Free some space or choose another `output` folder."
+            ) from error
+        (partial / ".lock").unlink()
+        os.replace(partial, folder)
+    return folder
+
+
+def artifact_fingerprint(folder: str | Path) -> str:
+    """The fingerprint of a finished artefact: what later stages take as input."""
+    return read_manifest(folder)["fingerprint"]
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name == ".lock":
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

