@@ -1,0 +1,192 @@
+"""Texts to token rows, with the encoder's own tokenizer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool
+
+if TYPE_CHECKING:
+    import tokenizers
+
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+"""What makes a tokenizer in a Hugging Face folder (where present)."""
+
+
+class Tokenizer:
+    """A Rust tokenizer (all cores, no fork) that never pads and cuts only when told.
+
+    A tokenizer.json may store truncation and padding (all-MiniLM-L6-v2 cuts at 128
+    and pads to 128); both are switched off.
+    """
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, pad_token: str, folder: Path):
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        self._tokenizer = tokenizer
+        self._folder = folder
+        self.pad_token = pad_token
+        self.pad_id = int(tokenizer.token_to_id(pad_token))
+        self.vocab_size = max(tokenizer.get_vocab().values()) + 1
+        self.special_tokens = tokenizer.num_special_tokens_to_add(False)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Tokenizer:
+        """Reads `tokenizer.json`, or else `vocab.txt` as BERT's WordPiece.
+
+        Raises:
+          ValueError: neither file is there, one cannot be read, or nothing says which
+            token pads.
+        """
+        import tokenizers
+
+        folder = Path(folder)
+        file, vocab = folder / "tokenizer.json", folder / "vocab.txt"
+        if not file.is_file() and not vocab.is_file():
+            raise ValueError(
+                f"{folder}: no tokenizer there (neither tokenizer.json nor vocab.txt). "
+                "Copy the encoder's tokenizer files into the folder."
+            )
+        try:
+            if file.is_file():
+                tokenizer = tokenizers.Tokenizer.from_file(str(file))
+            else:
+                tokenizer = _wordpiece(vocab, _read_json(folder, FILES[1]))
+        except Exception as error:  # tokenizers raises plain Exception
+            broken = file if file.is_file() else vocab
+            raise ValueError(f"{broken}: cannot read the tokenizer: {error}") from None
+        return cls(tokenizer, _pad_token(folder, tokenizer), folder)
+
+    def encode(
+        self, texts: Sequence[str], max_length: int | None = None
+    ) -> tuple[list[np.ndarray], Bool[np.ndarray, "texts"]]:
+        """Token ids (int32) of every text with its special tokens, and which were cut.
+
+        A text longer than `max_length` tokens (special tokens included) loses text
+        tokens at its end; its special tokens stay.
+
+        Raises:
+          ValueError: an item is no string or no Unicode (lone surrogate), named by
+            index; or `max_length` leaves no room for a text token.
+        """
+        _check_texts(texts)
+        if max_length is None:
+            self._tokenizer.no_truncation()
+        elif max_length <= self.special_tokens:
+            raise ValueError(
+                f"max_length {max_length}: this tokenizer adds {self.special_tokens} "
+                f"special tokens, so give {self.special_tokens + 1} or more."
+            )
+        else:
+            self._tokenizer.enable_truncation(max_length)
+        encodings = self._tokenizer.encode_batch_fast(list(texts))
+        rows = [np.array(encoding.ids, np.int32) for encoding in encodings]
+        cut = np.array([bool(encoding.overflowing) for encoding in encodings], bool)
+        return rows, cut
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the tokenizer's files; tokenizer.json without stored cut and padding.
+
+        A vocab.txt-only tokenizer gets a tokenizer.json, too.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in FILES[1:]:
+            if (self._folder / name).is_file():
+                shutil.copyfile(self._folder / name, folder / name)
+        if not (folder / FILES[1]).is_file():
+            # without it, nothing would say which token pads
+            kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
+            config = json.dumps(kind | {"pad_token": self.pad_token}, indent=2)
+            (folder / FILES[1]).write_text(config + "\n", encoding="utf-8")
+        self._tokenizer.no_truncation()
+        self._tokenizer.save(str(folder / FILES[0]))
+
+
+def files_of(folder: str | Path) -> list[Path]:
+    """The tokenizer files that a folder holds."""
+    return [Path(folder) / name for name in FILES if (Path(folder) / name).is_file()]
+
+
+def _check_texts(texts: Sequence[str]) -> None:
+    if isinstance(texts, str):
+        raise ValueError("texts: one string was given, wrap it in a list")
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            kind = type(text).__name__
+            raise ValueError(f"texts[{index}]: a {kind} ({text!r:.60}), not a string")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"texts[{index}]: not Unicode at character {error.start} "
+                f"({text[error.start]!r}, a lone surrogate); clean the text first"
+            ) from None
+
+
+def _wordpiece(vocab: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
+    """BERT's tokenizer from its vocabulary, as transformers builds it."""
+    import tokenizers
+    from tokenizers import models, normalizers, pre_tokenizers, processors
+
+    names = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+    token = {name: _content(config.get(name)) or f"[{name[:-6].upper()}]"
+             for name in names}  # fmt: skip
+    model = models.WordPiece.from_file(str(vocab), unk_token=token["unk_token"])
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=config.get("do_lower_case", True),
+        handle_chinese_chars=config.get("tokenize_chinese_chars", True),
+        strip_accents=config.get("strip_accents"),
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    present = [t for t in token.values() if tokenizer.token_to_id(t) is not None]
+    tokenizer.add_special_tokens(present)
+    cls, sep = token["cls_token"], token["sep_token"]
+    tokenizer.post_processor = processors.BertProcessing(
+        (sep, tokenizer.token_to_id(sep)), (cls, tokenizer.token_to_id(cls))
+    )
+    return tokenizer
+
+
+def _pad_token(folder: Path, tokenizer: tokenizers.Tokenizer) -> str:
+    """The padding token by the folder's files, or a customary name."""
+    named = [_content(_read_json(folder, name).get("pad_token")) for name in FILES[1:3]]
+    stored = tokenizer.padding["pad_token"] if tokenizer.padding else None
+    for token in (*named, stored, "[PAD]", "<pad>"):
+        if token and tokenizer.token_to_id(token) is not None:
+            return token
+    raise ValueError(
+        f"{folder}: nothing says which token pads; add `pad_token` to "
+        "tokenizer_config.json."
+    )
+
+
+def _content(token: str | dict[str, Any] | None) -> str | None:
+    """A token's text: files hold it plain or as {"content": …}."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _read_json(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None

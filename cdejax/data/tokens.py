@@ -1,0 +1,172 @@
+"""The token store: all texts of a pairs artefact, tokenised once."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Int
+
+from cdejax import artifacts
+from cdejax.config import Config, SideConfig, TokensConfig
+from cdejax.data.ragged import Ragged, RaggedWriter
+from cdejax.data.tokenizer import Tokenizer, files_of
+from cdejax.paths import resolve_folder
+from cdejax.progress import progress
+
+if TYPE_CHECKING:
+    from cdejax.data.pairs import Pairs
+
+BLOCK = 2048
+"""Texts tokenised, written and flushed at once."""
+_INFO, _CUT, _TOKENIZER = "tokens.json", "truncated.bin", "tokenizer"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token rows aligned with the rows of the pairs artefact they were made from."""
+
+    queries: Ragged
+    documents: Ragged
+    context: Ragged
+    """Documents as the first stage reads them."""
+    pad_id: int
+    vocab_size: int
+    tokenizer_folder: Path
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Tokens:
+        """Maps a finished tokens artefact; ValueError if it is not one."""
+        folder = Path(folder)
+        artifacts.read_manifest(folder)
+        info = json.loads((folder / _INFO).read_text(encoding="utf-8"))
+        documents = Ragged.open(folder / "documents")
+        own = (folder / "context").is_dir()
+        return cls(
+            queries=Ragged.open(folder / "queries"),
+            documents=documents,
+            context=Ragged.open(folder / "context") if own else documents,
+            pad_id=info["pad_id"],
+            vocab_size=info["vocab_size"],
+            tokenizer_folder=folder / _TOKENIZER,
+        )
+
+
+def tokens_stage(config: Config, root: str | Path, pairs_folder: str | Path) -> Path:
+    """Tokenises a pairs artefact with the tokenizer of `config.model.encoder`.
+
+    A killed run goes on where it stopped. Counts per side (rows, tokens, truncated
+    texts, longest and mean length) are in the manifest.
+
+    Raises:
+      ValueError: no tokenizer, an unknown domain among the prefixes, or a length limit
+        that leaves no room for text.
+    """
+    from cdejax.data.pairs import Pairs
+
+    encoder = resolve_folder(config.model.encoder)
+    tokenizer = Tokenizer.load(encoder)
+    spec = {
+        "tokens": config.tokens,
+        "tokenizer": artifacts.hash_files(*files_of(encoder)),
+        "pairs": artifacts.artifact_fingerprint(pairs_folder),
+    }
+    pairs = Pairs.open(pairs_folder)
+    code = ("data/tokens.py", "data/tokenizer.py", "data/ragged.py")
+    return artifacts.run_stage(
+        root,
+        "tokens",
+        spec,
+        lambda folder: build_tokens(pairs, tokenizer, config.tokens, folder),
+        code=code,
+        resumable=True,
+    )
+
+
+def build_tokens(
+    pairs: Pairs, tokenizer: Tokenizer, config: TokensConfig, folder: Path
+) -> dict[str, Any]:
+    """Writes the token rows of all sides into `folder`; returns counts per side."""
+    query = (pairs.queries, pairs.query_domain)
+    document = (pairs.documents, pairs.document_domain)
+    sides = {
+        "queries": ("query", config.query, *query),
+        "documents": ("document", config.document, *document),
+    }
+    if config.context is not None:
+        sides["context"] = ("context", config.context, *document)
+    for field, side, _, _ in sides.values():
+        _check_side(field, side, pairs.domains, tokenizer)
+    tokenizer.save(folder / _TOKENIZER)
+    info = {"pad_id": tokenizer.pad_id, "vocab_size": tokenizer.vocab_size}
+    artifacts.write_json(folder / _INFO, info)
+    counts = {}
+    for name, (_, side, texts, domain) in sides.items():
+        prefix = [side.domain_prefixes.get(d, side.prefix) for d in pairs.domains]
+        prefixes = [prefix[d] for d in domain]
+        counts[name] = write_tokens(
+            texts, prefixes, tokenizer, side.max_length, folder / name
+        )
+    return counts
+
+
+def write_tokens(
+    texts: Sequence[str],
+    prefixes: Sequence[str],
+    tokenizer: Tokenizer,
+    max_length: int,
+    folder: Path,
+) -> dict[str, int | float]:
+    """Tokenises `prefix + text` into ragged rows, going on after the rows present.
+
+    Ids are uint16 where the vocabulary allows. `truncated.bin` holds one byte a row:
+    it is written before the rows, so that after a kill it has at least as many.
+    """
+    dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32
+    with RaggedWriter(folder, dtype) as writer, open(folder / _CUT, "ab") as flags:
+        flags.truncate(len(writer))
+        with progress(f"tokenise {folder.name}", len(texts), len(writer)) as advance:
+            for start in range(len(writer), len(texts), BLOCK):
+                block = range(start, min(start + BLOCK, len(texts)))
+                rows, cut = tokenizer.encode(
+                    [prefixes[i] + texts[i] for i in block], max_length
+                )
+                flags.write(cut.astype(np.uint8).tobytes())
+                flags.flush()
+                writer.append(rows)
+                advance(len(rows))
+    return _counts(Ragged.open(folder).lengths, folder / _CUT)
+
+
+def _counts(lengths: Int[np.ndarray, "rows"], flags: Path) -> dict[str, int | float]:
+    return {
+        "rows": len(lengths),
+        "tokens": int(lengths.sum()),
+        "truncated": int(np.fromfile(flags, np.uint8).sum()),
+        "max_length": int(lengths.max(initial=0)),
+        "mean_length": round(float(lengths.mean()), 3) if len(lengths) else 0.0,
+    }
+
+
+def _check_side(
+    field: str, side: SideConfig, domains: Sequence[str], tokenizer: Tokenizer
+) -> None:
+    """ValueError where a side's settings cannot be meant."""
+    for domain in side.domain_prefixes:
+        if domain not in domains:
+            near = difflib.get_close_matches(domain, domains, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"tokens.{field}.domain_prefixes: the pairs have no domain "
+                f"{domain!r}.{hint}"
+            )
+    if side.max_length <= tokenizer.special_tokens:
+        raise ValueError(
+            f"tokens.{field}.max_length: {side.max_length} leaves no room for text "
+            f"beside {tokenizer.special_tokens} special tokens."
+        )

@@ -1,0 +1,36 @@
+"""Progress bars of long work: done, rate, remaining time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def progress(
+    description: str, total: int, done: int = 0, *, show: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """Shows a bar on standard error; yields a function that advances it.
+
+    The rate counts this run's work only: what was `done` before does not flatter it.
+    """
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TextColumn("{task.fields[rate]}"),
+        bars.TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with bars.Progress(*columns, console=console, disable=not show) as bar:
+        task = bar.add_task(description, total=total, completed=done, rate="")
+
+        def advance(count: int) -> None:
+            bar.update(task, advance=count)
+            speed = bar.tasks[0].finished_speed or bar.tasks[0].speed
+            bar.update(task, rate=f"{speed:,.0f}/s" if speed else "")
+
+        yield advance
