@@ -1,0 +1,143 @@
+"""Bidirectional attention: one function for all encoders, kernel chosen by platform.
+
+cuDNN's fused kernel takes lengths of right-padded rows, no masks. Masks are the general
+form; `compact` brings them to lengths where that pays.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, DTypeLike, Float, Int
+
+from cdejax.models.layers import Initializer, Linear, Rotary, rotate
+
+Implementation = Literal["xla", "cudnn"]
+_log = logging.getLogger(__name__)
+
+
+@functools.cache
+def _log_choice(kernel: str, reason: str) -> None:
+    _log.info("attention runs on %s (%s)", kernel, reason)
+
+
+@functools.cache
+def _has_cudnn() -> bool:
+    device = jax.local_devices()[0]
+    capability = getattr(device, "compute_capability", None)
+    nvidia = device.platform == "gpu" and "NVIDIA" in device.device_kind
+    return nvidia and capability is not None and float(capability) >= 8.0
+
+
+def fused_kernel(dtype: DTypeLike, head_dim: int) -> bool:
+    """Whether cuDNN's fused attention can run here, given lengths or no padding."""
+    narrow = jnp.dtype(dtype) in (jnp.bfloat16, jnp.float16)
+    return narrow and head_dim % 8 == 0 and head_dim <= 128 and _has_cudnn()
+
+
+def length_mask(
+    lengths: Int[Array, "batch"], length: int
+) -> Bool[Array, "batch length"]:
+    """Mask of right-padded rows: True on the first `lengths` positions of each."""
+    return jnp.arange(length) < lengths[:, None]
+
+
+def compact(
+    mask: Bool[Array, "batch length"],
+) -> tuple[Int[Array, "batch length"], Int[Array, "batch length"]]:
+    """Order that brings each row's real tokens to its front, and its inverse.
+
+    With `order`, `jnp.take_along_axis` makes any padding right padding, whose lengths
+    are `mask.sum(1)`; with `inverse` it undoes that.
+    """
+    order = jnp.argsort(~mask, axis=1, stable=True)
+    return order, jnp.argsort(order, axis=1)
+
+
+def attention(
+    q: Float[Array, "batch queries heads head_dim"],
+    k: Float[Array, "batch keys heads head_dim"],
+    v: Float[Array, "batch keys heads head_dim"],
+    *,
+    mask: Bool[Array, "batch keys"] | None = None,
+    lengths: Int[Array, "batch"] | None = None,
+    implementation: Implementation | None = None,
+) -> Float[Array, "batch queries heads head_dim"]:
+    """Softmax attention over real keys, scaled by 1/sqrt(head_dim).
+
+    Args:
+      q: queries; with `lengths` and cuDNN they are the same tokens as the keys.
+      k: keys.
+      v: values.
+      mask: which keys are real (True). Rows without a real key stay finite.
+      lengths: instead, the number of real keys at the front of each row.
+      implementation: kernel; by default cuDNN where it can run, XLA elsewhere.
+
+    Returns:
+      What each query reads, in the dtype of `q`; undefined but finite at padding.
+
+    Raises:
+      ValueError: both mask and lengths are given, or cuDNN is asked to take a mask.
+    """
+    if mask is not None and lengths is not None:
+        raise ValueError("give attention a mask or lengths, not both")
+    if implementation is None:
+        fits = mask is None and fused_kernel(q.dtype, q.shape[-1])
+        implementation = "cudnn" if fits else "xla"
+        _log_choice(implementation, f"{q.dtype}, head dimension {q.shape[-1]}")
+    if implementation == "cudnn":
+        if mask is not None:
+            raise ValueError("cuDNN attention takes lengths, not a mask; compact it")
+        # A row of length 0 reads its first padding token: finite, and unused.
+        lengths = None if lengths is None else jnp.maximum(lengths, 1)
+        return jax.nn.dot_product_attention(
+            q,
+            k,
+            v,
+            query_seq_lengths=lengths,
+            key_value_seq_lengths=lengths,
+            implementation="cudnn",
+        )
+    if lengths is not None:
+        mask = length_mask(lengths, k.shape[1])
+    keys = None if mask is None else mask[:, None, None, :]
+    return jax.nn.dot_product_attention(q, k, v, mask=keys, implementation="xla")
+
+
+class SelfAttention(nnx.Module):
+    """Multi-head self-attention with one fused projection (query, key, value)."""
+
+    def __init__(
+        self,
+        features: int,
+        heads: int,
+        rngs: nnx.Rngs,
+        *,
+        bias: bool,
+        init: Initializer,
+    ):
+        self.qkv = Linear(features, 3 * features, rngs, bias=bias, kernel_init=init)
+        self.out = Linear(features, features, rngs, bias=bias, kernel_init=init)
+        self.heads = heads
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length dim"],
+        *,
+        mask: Bool[Array, "batch length"] | None,
+        lengths: Int[Array, "batch"] | None,
+        rotary: Rotary | None = None,
+    ) -> Float[Array, "batch length dim"]:
+        """Attends over the real tokens of each row."""
+        batch, length, dim = x.shape
+        qkv = self.qkv(x).reshape(batch, length, 3, self.heads, dim // self.heads)
+        q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+        if rotary is not None:
+            q, k = rotate(q, rotary), rotate(k, rotary)
+        read = attention(q, k, v, mask=mask, lengths=lengths)
+        return self.out(read.reshape(batch, length, dim))

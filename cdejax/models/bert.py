@@ -1,0 +1,101 @@
+"""BERT (Devlin et al. 2018), with the semantics of transformers' BertModel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, DTypeLike, Float, Int
+
+from cdejax.models.attention import SelfAttention
+from cdejax.models.encoder import Encoder
+from cdejax.models.layers import AnyArray, LayerNorm, Linear, Rotary, gelu, normal
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """Sizes of a BERT, under transformers' names; the defaults are BERT-base."""
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+    pad_token_id: int = 0
+
+
+class BertLayer(nnx.Module):
+    """Attention and a GELU MLP, each with a residual and a norm after it."""
+
+    def __init__(self, config: BertConfig, rngs: nnx.Rngs):
+        hidden, inner = config.hidden_size, config.intermediate_size
+        init, eps = normal(config.initializer_range), config.layer_norm_eps
+        self.attention = SelfAttention(
+            hidden, config.num_attention_heads, rngs, bias=True, init=init
+        )
+        self.attention_norm = LayerNorm(hidden, eps)
+        self.up = Linear(hidden, inner, rngs, kernel_init=init)
+        self.down = Linear(inner, hidden, rngs, kernel_init=init)
+        self.mlp_norm = LayerNorm(hidden, eps)
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length hidden"],
+        *,
+        mask: Bool[Array, "batch length"] | None,
+        lengths: Int[Array, "batch"] | None,
+        rotary: Rotary | None = None,
+    ) -> Float[Array, "batch length hidden"]:
+        """One layer's step."""
+        read = self.attention(x, mask=mask, lengths=lengths, rotary=rotary)
+        x = self.attention_norm(x + read)
+        return self.mlp_norm(x + self.down(gelu(self.up(x))))
+
+
+class Bert(Encoder):
+    """BERT without its pooler: learned absolute positions, exact GELU, post-norm.
+
+    As in transformers, positions are 0, 1, … from the left edge unless given, padding
+    or not; the embedding models over it count from each row's first real token.
+    """
+
+    config: BertConfig
+
+    def __init__(
+        self, config: BertConfig, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32
+    ):
+        super().__init__(config, rngs, dtype)
+        shape = (config.max_position_embeddings, config.hidden_size)
+        self.position = nnx.Param(
+            normal(config.initializer_range)(rngs.params(), shape)
+        )
+        self.layers = nnx.List(
+            [BertLayer(config, rngs) for _ in range(config.num_hidden_layers)]
+        )
+
+    def embed(
+        self,
+        ids: Int[AnyArray, "batch length"],
+        positions: Int[AnyArray, "*batch length"] | None = None,
+    ) -> Float[Array, "batch length hidden"]:
+        """Sum of word, token type 0 and position embeddings, before the norm.
+
+        Raises:
+          ValueError: more tokens than learned positions, or NumPy ids outside the
+            vocabulary.
+        """
+        length, most = jnp.shape(ids)[1], self.config.max_position_embeddings
+        if length > most:
+            raise ValueError(
+                f"rows of {length} tokens, but this BERT has {most} positions: "
+                "lower max_length"
+            )
+        where = jnp.arange(length) if positions is None else jnp.asarray(positions)
+        position = jnp.take(self.position[...], where, axis=0)
+        tokens = super().embed(ids).astype(jnp.float32)
+        return (tokens + position).astype(self.dtype)

@@ -1,0 +1,241 @@
+"""The two-stage contextual document encoder of CDE (Morris and Rush 2024).
+
+The first stage (M1) embeds documents of the corpus. The second (M2) reads their
+embeddings as tokens in front of each text: [context][soft tokens][text].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from cdejax.models.biencoder import BiEncoder
+from cdejax.models.encoder import Encoder, copy_encoder
+from cdejax.models.layers import AnyArray, Head, normal
+from cdejax.models.pooling import Pooling, pool, text_positions, token_mask
+
+
+@dataclass(frozen=True)
+class ContextualConfig:
+    """What the two encoders do not say; recorded in an export's `config.json`."""
+
+    context_size: int = 512
+    """Context documents, C; soft tokens stand at position C, text after them."""
+    soft_tokens: int = 8
+    """Learned tokens between context and text."""
+    pooling: Pooling = "mean"
+    """Pooling of both stages; the second pools its text only."""
+    first_stage_residual: bool = False
+    """The first stage's MLP adds its input."""
+    output_residual: bool = True
+    """The output projection adds its input (CDE since 2025-01)."""
+    sequence_dropout: float = 0.0
+    """Probability, in training, that a context vector gave way to the null vector."""
+
+
+class ContextualEncoder(nnx.Module):
+    """M1 and M2 with separate weights, and the heads of CDE.
+
+    Our forward pass is the paper's: context is not rotated (all at position 0), so its
+    order does not count; the token-type row is added to the text only; the embedding
+    norm acts on every row; only text is pooled. Encoders with learned positions give
+    context and soft tokens none, and their text starts at 0.
+
+    Args:
+      config: context size and switches.
+      first: encoder of the first stage.
+      second: encoder of the second stage, of the same hidden size.
+      rngs: for the heads' and the null vector's first weights.
+    """
+
+    def __init__(
+        self,
+        config: ContextualConfig,
+        first: Encoder,
+        second: Encoder,
+        rngs: nnx.Rngs,
+    ):
+        size = second.hidden_size
+        if first.hidden_size != size:
+            raise ValueError(
+                f"the stages' hidden sizes differ: {first.hidden_size} and {size}"
+            )
+        if config.context_size < 1 or config.soft_tokens < 1:
+            raise ValueError(f"context_size and soft_tokens start at 1: {config}")
+        self.config = config
+        self.first = BiEncoder(
+            first,
+            config.pooling,
+            "mlp",
+            residual=config.first_stage_residual,
+            rngs=rngs,
+        )
+        self.backbone = second
+        relu, soft = jax.nn.relu, config.soft_tokens * size
+        self.prompt_projection = Head(size, soft, relu, rngs)
+        self.output_projection = Head(
+            size, size, relu, rngs, residual=config.output_residual
+        )
+        self.null = nnx.Param(normal(0.01)(rngs.params(), (size,)))
+
+    @classmethod
+    def from_encoder(
+        cls,
+        encoder: Encoder,
+        rngs: nnx.Rngs,
+        *,
+        context_size: int = 512,
+        soft_tokens: int = 8,
+        pooling: Pooling = "mean",
+        layers: int | None = None,
+        first_stage_layers: int | None = None,
+        sequence_dropout: float = 0.0,
+    ) -> ContextualEncoder:
+        """Starts both stages from independent copies of a trained encoder.
+
+        The MLP and the output projection get a residual and a zero last layer: before
+        the first step M1 is the pooled encoder and M2 its pooled text.
+        """
+        config = ContextualConfig(
+            context_size=context_size,
+            soft_tokens=soft_tokens,
+            pooling=pooling,
+            first_stage_residual=True,
+            output_residual=True,
+            sequence_dropout=sequence_dropout,
+        )
+        first = copy_encoder(encoder, first_stage_layers)
+        model = cls(config, first, copy_encoder(encoder, layers), rngs)
+        assert model.first.head is not None
+        model.first.head.make_identity()
+        model.output_projection.make_identity()
+        return model
+
+    @property
+    def dim(self) -> int:
+        """Size of an embedding, and of a context vector."""
+        return self.backbone.hidden_size
+
+    def first_stage(
+        self,
+        ids: Int[AnyArray, "documents length"],
+        mask: Bool[AnyArray, "documents length"] | None = None,
+        *,
+        lengths: Int[AnyArray, "documents"] | None = None,
+    ) -> Float[Array, "documents hidden"]:
+        """Context vectors of documents, float32, not normalised."""
+        return self.first(ids, mask, lengths=lengths)
+
+    def soft_prompt(self) -> Float[Array, "soft hidden"]:
+        """The soft tokens: a learned function of an all-ones vector."""
+        tokens = self.prompt_projection(jnp.ones(self.dim))
+        return tokens.reshape(self.config.soft_tokens, self.dim)
+
+    def second_stage(
+        self,
+        ids: Int[AnyArray, "batch length"],
+        mask: Bool[AnyArray, "batch length"] | None = None,
+        context: Float[AnyArray, "*batch context hidden"] | None = None,
+        context_mask: Bool[AnyArray, "*batch context"] | None = None,
+        *,
+        lengths: Int[AnyArray, "batch"] | None = None,
+        dropped: Bool[AnyArray, "batch context"] | None = None,
+    ) -> Float[Array, "batch hidden"]:
+        """Embeddings of texts (queries or documents) given a context.
+
+        Args:
+          ids: token ids of the texts.
+          mask: which tokens are real; padding on either side gives the same result.
+          context: vectors of the first stage, shared by all texts or one set for each.
+            Fewer than C leave the missing positions out of attention; none (or None)
+            means C null vectors.
+          context_mask: which context vectors count; masked equals absent.
+          lengths: instead of `mask`, the lengths of right-padded rows (the fast path).
+          dropped: context vectors replaced by the null vector, text by text (sequence
+            dropout is drawn by the caller, who keeps one key per row).
+
+        Returns:
+          Embeddings in float32, not normalised.
+
+        Raises:
+          ValueError: more than C context vectors, another hidden size, or a context of
+            which everything is masked.
+        """
+        batch, length = ids.shape
+        vectors = self._context(context, batch, dropped)
+        size, soft = vectors.shape[1], self.config.soft_tokens
+        text = text_positions(length, mask)
+        prompt = jnp.broadcast_to(self.soft_prompt(), (batch, soft, self.dim))
+        parts = (vectors, prompt, self.backbone.embed(ids, text))
+        embeddings = jnp.concatenate(
+            [part.astype(self.backbone.dtype) for part in parts], axis=1
+        )
+        hidden = self.backbone.encode(
+            embeddings,
+            positions=self._positions(size, text),
+            **self._padding((batch, size), mask, lengths, context_mask, length),
+        )
+        real = token_mask((batch, length), mask, lengths)
+        pooled = pool(hidden[:, size + soft :], real, self.config.pooling)
+        return self.output_projection(pooled)
+
+    def _context(
+        self,
+        context: Float[AnyArray, "*batch context hidden"] | None,
+        batch: int,
+        dropped: Bool[AnyArray, "batch context"] | None,
+    ) -> Float[Array, "batch context hidden"]:
+        """Context vectors of each text, nulls in place of dropped or absent ones."""
+        most, null = self.config.context_size, self.null[...]
+        if context is None or context.shape[-2] == 0:
+            return jnp.broadcast_to(null, (batch, most, self.dim))
+        size, dim = context.shape[-2:]
+        if size > most or dim != self.dim:
+            raise ValueError(
+                f"context of {size} vectors of size {dim}, but the model takes at most "
+                f"{most} of size {self.dim}: subsample it (`Embedder.context` does)"
+            )
+        vectors = jnp.broadcast_to(jnp.asarray(context), (batch, size, dim))
+        if dropped is None:
+            return vectors
+        return jnp.where(jnp.asarray(dropped)[..., None], null, vectors)
+
+    def _positions(
+        self, size: int, text: Int[Array, "*batch length"]
+    ) -> Int[Array, "*batch total"]:
+        """Context at 0; soft tokens from C on, then the text, whatever is there."""
+        start, soft = self.config.context_size, self.config.soft_tokens
+        front = jnp.concatenate([jnp.zeros(size, int), start + jnp.arange(soft)])
+        front = jnp.broadcast_to(front, (*text.shape[:-1], size + soft))
+        return jnp.concatenate([front, start + soft + text], axis=-1)
+
+    def _padding(
+        self,
+        shape: tuple[int, int],
+        mask: Bool[AnyArray, "batch length"] | None,
+        lengths: Int[AnyArray, "batch"] | None,
+        context_mask: Bool[AnyArray, "*batch context"] | None,
+        length: int,
+    ) -> dict[str, Array]:
+        """The whole sequence's lengths where they suffice, its mask otherwise."""
+        (batch, size), soft = shape, self.config.soft_tokens
+        if context_mask is None and mask is None:
+            if lengths is None:
+                return {}
+            return {"lengths": size + soft + jnp.asarray(lengths)}
+        if context_mask is None:
+            context_mask = np.ones(size, bool)
+        elif isinstance(context_mask, np.ndarray) and not context_mask.any(-1).all():
+            raise ValueError(
+                "context_mask leaves a text no context at all: pass a context of size "
+                "0, which means null vectors"
+            )
+        front = jnp.broadcast_to(jnp.asarray(context_mask).astype(bool), shape)
+        parts = (front, jnp.ones((batch, soft), bool))
+        text = token_mask((batch, length), mask, lengths)
+        return {"mask": jnp.concatenate([*parts, text], axis=1)}

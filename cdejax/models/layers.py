@@ -1,0 +1,142 @@
+"""The parts that all encoders share: linear maps, norms, heads, rotary positions.
+
+Parameters are float32. A layer computes in the dtype of its input, so the dtype of the
+activations is decided in one place, where the encoder embeds its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Num
+
+Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]
+AnyArray = jax.Array | np.ndarray
+"""Public calls take NumPy and JAX arrays alike."""
+Rotary = tuple[jax.Array, jax.Array]
+
+
+def normal(std: float) -> Initializer:
+    """Initialiser N(0, std²)."""
+    return lambda key, shape: std * jax.random.normal(key, shape)
+
+
+def torch_uniform(fan_in: int) -> Initializer:
+    """PyTorch's default for linear layers: uniform within ±1/sqrt(fan_in)."""
+    bound = fan_in**-0.5
+    return lambda key, shape: jax.random.uniform(
+        key, shape, minval=-bound, maxval=bound
+    )
+
+
+class Linear(nnx.Module):
+    """`x @ kernel + bias`; kernel [in, out], the transpose of PyTorch's weight."""
+
+    def __init__(
+        self,
+        features: int,
+        out: int,
+        rngs: nnx.Rngs,
+        *,
+        bias: bool = True,
+        kernel_init: Initializer,
+        bias_init: Initializer | None = None,
+    ):
+        self.kernel = nnx.Param(kernel_init(rngs.params(), (features, out)))
+        init = bias_init or (lambda key, shape: jnp.zeros(shape))
+        self.bias = nnx.Param(init(rngs.params(), (out,))) if bias else None
+
+    def __call__(self, x: Float[Array, "*rows in"]) -> Float[Array, "*rows out"]:
+        """Maps the last axis, in the dtype of `x`."""
+        y = x @ self.kernel[...].astype(x.dtype)
+        return y if self.bias is None else y + self.bias[...].astype(x.dtype)
+
+
+class LayerNorm(nnx.Module):
+    """Layer normalisation over the last axis with statistics in float32."""
+
+    def __init__(self, features: int, eps: float):
+        self.scale = nnx.Param(jnp.ones(features))
+        self.bias = nnx.Param(jnp.zeros(features))
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "*rows dim"]) -> Float[Array, "*rows dim"]:
+        """Normalises the last axis; the result has the dtype of `x`."""
+        wide = x.astype(jnp.float32)
+        mean = wide.mean(-1, keepdims=True)
+        variance = jnp.square(wide - mean).mean(-1, keepdims=True)
+        y = (wide - mean) * jax.lax.rsqrt(variance + self.eps)
+        return (y * self.scale[...] + self.bias[...]).astype(x.dtype)
+
+
+def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """The exact (erf) GELU."""
+    return jax.nn.gelu(x, approximate=False)
+
+
+class Head(nnx.Module):
+    """`last(activation(first(x)))`, plus `x` if `residual`.
+
+    Starts with PyTorch's default for linear layers, as CDE's heads do. A residual head
+    whose last layer is zero (`make_identity`) returns its input bit for bit.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        out: int,
+        activation: Callable[[jax.Array], jax.Array],
+        rngs: nnx.Rngs,
+        *,
+        hidden: int | None = None,
+        residual: bool = False,
+    ):
+        if residual and features != out:
+            raise ValueError(f"a residual needs equal sizes, not {features} and {out}")
+        hidden = hidden or features
+        init, last_init = torch_uniform(features), torch_uniform(hidden)
+        self.first = Linear(features, hidden, rngs, kernel_init=init, bias_init=init)
+        self.last = Linear(
+            hidden, out, rngs, kernel_init=last_init, bias_init=last_init
+        )
+        self.activation = activation
+        self.residual = residual
+
+    def __call__(self, x: Float[Array, "*rows in"]) -> Float[Array, "*rows out"]:
+        """Maps the last axis, in the dtype of `x`."""
+        y = self.last(self.activation(self.first(x)))
+        return x + y if self.residual else y
+
+    def make_identity(self) -> None:
+        """Zeroes the last layer; ValueError without a residual (output would be 0)."""
+        if not self.residual:
+            raise ValueError("a head without a residual cannot start as the identity")
+        for param in (self.last.kernel, self.last.bias):
+            assert param is not None
+            param[...] = jnp.zeros_like(param[...])
+
+
+def rotary_table(
+    positions: Num[Array, "*batch length"], head_dim: int, base: float
+) -> tuple[Float[Array, "*batch length half"], Float[Array, "*batch length half"]]:
+    """Cosines and sines (float32) of rotary positions over all of `head_dim`.
+
+    Position 0 gives exactly (1, 0): such a token is not rotated.
+    """
+    exponents = jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim
+    angles = positions[..., None].astype(jnp.float32) / base**exponents
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotate(
+    x: Float[Array, "batch length heads head_dim"], rotary: Rotary
+) -> Float[Array, "batch length heads head_dim"]:
+    """Applies rotary positions, non-interleaved: pairs are (i, i + head_dim / 2)."""
+    cos, sin = (table[..., None, :] for table in rotary)
+    left, right = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = (left * cos - right * sin, right * cos + left * sin)
+    return jnp.concatenate(turned, axis=-1).astype(x.dtype)

@@ -1,0 +1,79 @@
+"""NomicBERT (Nussbaum et al. 2024), CDE's backbone: rotary positions and SwiGLU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, DTypeLike, Float, Int
+
+from cdejax.models.attention import SelfAttention
+from cdejax.models.encoder import Encoder
+from cdejax.models.layers import LayerNorm, Linear, Rotary, normal, rotary_table
+
+
+@dataclass(frozen=True)
+class NomicBertConfig:
+    """Sizes of a NomicBERT, under transformers' names; defaults: nomic-bert-2048."""
+
+    vocab_size: int = 30528
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    max_position_embeddings: int = 2048
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+    pad_token_id: int = 0
+    rotary_base: float = 1000.0
+
+
+class NomicBertLayer(nnx.Module):
+    """Attention and SwiGLU, no biases, each with a residual and a norm after it."""
+
+    def __init__(self, config: NomicBertConfig, rngs: nnx.Rngs):
+        hidden, inner = config.hidden_size, config.intermediate_size
+        init, eps = normal(config.initializer_range), config.layer_norm_eps
+        self.attention = SelfAttention(
+            hidden, config.num_attention_heads, rngs, bias=False, init=init
+        )
+        self.attention_norm = LayerNorm(hidden, eps)
+        self.up = Linear(hidden, inner, rngs, bias=False, kernel_init=init)
+        self.gate = Linear(hidden, inner, rngs, bias=False, kernel_init=init)
+        self.down = Linear(inner, hidden, rngs, bias=False, kernel_init=init)
+        self.mlp_norm = LayerNorm(hidden, eps)
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length hidden"],
+        *,
+        mask: Bool[Array, "batch length"] | None,
+        lengths: Int[Array, "batch"] | None,
+        rotary: Rotary | None,
+    ) -> Float[Array, "batch length hidden"]:
+        """One layer's step."""
+        read = self.attention(x, mask=mask, lengths=lengths, rotary=rotary)
+        x = self.attention_norm(x + read)
+        gated = self.up(x) * jax.nn.silu(self.gate(x))
+        return self.mlp_norm(x + self.down(gated))
+
+
+class NomicBert(Encoder):
+    """NomicBERT without its masked-language-model head."""
+
+    config: NomicBertConfig
+
+    def __init__(
+        self, config: NomicBertConfig, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32
+    ):
+        super().__init__(config, rngs, dtype)
+        self.layers = nnx.List(
+            [NomicBertLayer(config, rngs) for _ in range(config.num_hidden_layers)]
+        )
+
+    def rotary(self, positions: Int[Array, "*batch length"]) -> Rotary:
+        """Cosines and sines of all head dimensions, non-interleaved."""
+        return rotary_table(positions, self.head_dim, self.config.rotary_base)
