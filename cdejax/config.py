@@ -1,22 +1,56 @@
 """Configuration of every stage: frozen dataclasses, read from YAML.
 
-A recipe is one YAML file. `variants` in it name experiments that share all stages that
-their overrides leave alone. Unknown keys are refused with the nearest known name, wrong
-types and impossible values with the field, the value and what would be right.
+A recipe is one YAML file, read by `cdejax.config_io.load_config`. `variants` in it
+name experiments that share all stages that their overrides leave alone. Impossible
+values are refused here, when a dataclass is made: ValueError with the field, the value
+and what would be right.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import types
-import typing
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-import yaml
+
+def _at_least(config: object, low: float, *names: str) -> None:
+    """Refuses fields below `low`; None (no limit set) passes."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value < low:
+            raise ValueError(f"{name}: {value} is too small, at least {low} is needed")
+
+
+def _above_zero(config: object, *names: str) -> None:
+    """Refuses fields that are not positive."""
+    for name in names:
+        value = getattr(config, name)
+        if value <= 0:
+            raise ValueError(f"{name}: {value} must be greater than 0")
+
+
+def _share(config: object, *names: str) -> None:
+    """Refuses fields outside 0 <= value < 1."""
+    for name in names:
+        value = getattr(config, name)
+        if not 0 <= value < 1:
+            raise ValueError(f"{name}: {value} must be at least 0 and less than 1")
+
+
+def _required(config: object, reason: str, *names: str) -> None:
+    """Refuses empty fields."""
+    for name in names:
+        if not getattr(config, name):
+            raise ValueError(f"{name}: needed {reason}")
+
+
+def _folder_name(field_name: str, name: str) -> None:
+    """Refuses names that cannot be a folder's."""
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
+        raise ValueError(
+            f"{field_name}: {name!r} becomes a folder: use letters, digits, `.`, `_` "
+            "and `-` only"
+        )
 
 
 @dataclass(frozen=True)
@@ -36,6 +70,9 @@ class ColumnsConfig:
     document_id: str | None = None
     """Field with the document's id (default: the text is its own identity)."""
 
+    def __post_init__(self) -> None:
+        _required(self, "to read the pairs", "query", "document")
+
 
 @dataclass(frozen=True)
 class SourceConfig:
@@ -50,6 +87,13 @@ class SourceConfig:
     """Domain of all rows, for sources without a domain column."""
     packages: tuple[str, ...] = ()
     """`python-packages`: distributions to read beside the standard library."""
+
+    def __post_init__(self) -> None:
+        _required(self, "to read the pairs", "path")
+        if self.packages and self.path != "python-packages":
+            raise ValueError(
+                f"packages: only read with `path: python-packages`, not {self.path!r}"
+            )
 
 
 @dataclass(frozen=True)
@@ -72,6 +116,15 @@ class DataConfig:
     max_rows: int | None = None
     """Keep this many training pairs, drawn by the seed (default: all)."""
 
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "max_characters", "heldout_rows", "max_rows")
+        _share(self, "heldout_fraction")
+        if not 0 < self.near_duplicate <= 1:
+            raise ValueError(
+                f"near_duplicate: {self.near_duplicate} must be greater than 0 and at "
+                "most 1"
+            )
+
 
 @dataclass(frozen=True)
 class SideConfig:
@@ -83,6 +136,9 @@ class SideConfig:
     """Longest sequence in tokens, special tokens included; what is cut is counted."""
     domain_prefixes: dict[str, str] = field(default_factory=dict)
     """Prefixes of single domains, in place of `prefix`."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "max_length")
 
 
 @dataclass(frozen=True)
@@ -114,6 +170,13 @@ class VectorsConfig:
     documents: str | None = None
     """file: .npy of shape [documents, dim], in the order of the pairs artefact."""
 
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "dim", "batch_size")
+        if self.method == "encoder":
+            _required(self, "with `method: encoder`: a folder", "encoder")
+        if self.method == "file":
+            _required(self, "with `method: file`: a .npy", "queries", "documents")
+
 
 @dataclass(frozen=True)
 class ClustersConfig:
@@ -134,14 +197,18 @@ class ClustersConfig:
     points_per_centroid: int = 256
     """Training points per centroid at most; the number used is in the manifest."""
 
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "cluster_size", "k", "svd_dim", "niter", "nredo")
+        _at_least(self, 1, "points_per_centroid")
+
 
 @dataclass(frozen=True)
 class PlanConfig:
     """Batch plan: which rows form which batch."""
 
     kind: Literal["clustered", "shuffled", "by_domain", "file"] = "clustered"
-    """Clusters packed into batches, plain shuffling, shuffling within domains, or a plan
-    file of the user's."""
+    """Clusters packed into batches, plain shuffling, shuffling within domains, or the
+    user's own plan."""
     batch_size: int = 512
     """Pairs a step, over all devices."""
     epochs: int = 1
@@ -154,6 +221,11 @@ class PlanConfig:
     """Domains to merge: {new name: (domain, …)}; names may end in `*`."""
     path: str | None = None
     """file: .npy of shape [steps, batch] with row numbers of the training pairs."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "batch_size", "epochs")
+        if self.kind == "file":
+            _required(self, "with `kind: file`: a .npy", "path")
 
 
 @dataclass(frozen=True)
@@ -179,6 +251,11 @@ class ModelConfig:
     """contextual: learned tokens between context and text."""
     sequence_dropout: float = 0.005
     """contextual: probability that a context vector is replaced by the null vector."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "layers", "first_stage_layers", "context_size")
+        _at_least(self, 0, "soft_tokens")
+        _share(self, "sequence_dropout")
 
 
 @dataclass(frozen=True)
@@ -228,6 +305,14 @@ class TrainingConfig:
     read_threads: int = 4
     """Loader threads; batches do not depend on it."""
 
+    def __post_init__(self) -> None:
+        _above_zero(self, "learning_rate", "clip_norm", "temperature")
+        _at_least(self, 0, "warmup_steps", "weight_decay", "negatives_per_query")
+        _at_least(self, 0, "eval_every")
+        _at_least(self, 1, "chunk_size", "context_chunk_size", "loss_block")
+        _at_least(self, 1, "max_layouts", "checkpoint_every", "keep_checkpoints")
+        _at_least(self, 1, "log_every", "read_threads")
+
 
 @dataclass(frozen=True)
 class EvaluationConfig:
@@ -250,6 +335,9 @@ class EvaluationConfig:
     bootstrap: int = 2000
     """Resamples for the 95 % paired-bootstrap intervals."""
 
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "batch_size", "bootstrap")
+
 
 @dataclass(frozen=True)
 class Config:
@@ -269,5 +357,12 @@ class Config:
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    variants: dict[str, Any] = field(default_factory=dict)
+    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Experiments: {name: overrides}, each a nested mapping like the recipe itself."""
+
+    def __post_init__(self) -> None:
+        _folder_name("name", self.name)
+        for name in self.variants:
+            _folder_name("variants", name)
+        if "artifacts" in self.variants:
+            raise ValueError("variants: `artifacts` is the folder of shared stages")
