@@ -41,7 +41,7 @@ class Tokenizer:
         self._tokenizer = tokenizer
         self._folder = folder
         self.pad_token = pad_token
-        self.pad_id = int(tokenizer.token_to_id(pad_token))
+        self.pad_id = tokenizer.get_vocab()[pad_token]
         self.vocab_size = max(tokenizer.get_vocab().values()) + 1
         self.special_tokens = tokenizer.num_special_tokens_to_add(False)
 
@@ -74,7 +74,7 @@ class Tokenizer:
 
     def encode(
         self, texts: Sequence[str], max_length: int | None = None
-    ) -> tuple[list[np.ndarray], Bool[np.ndarray, "texts"]]:
+    ) -> tuple[list[np.ndarray], Bool[np.ndarray, " texts"]]:
         """Token ids (int32) of every text with its special tokens, and which were cut.
 
         A text longer than `max_length` tokens (special tokens included) loses text
@@ -155,11 +155,13 @@ def _wordpiece(vocab: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
         strip_accents=config.get("strip_accents"),
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    present = [t for t in token.values() if tokenizer.token_to_id(t) is not None]
-    tokenizer.add_special_tokens(present)
+    ids = tokenizer.get_vocab()
+    tokenizer.add_special_tokens([t for t in token.values() if t in ids])
     cls, sep = token["cls_token"], token["sep_token"]
+    if cls not in ids or sep not in ids:
+        raise ValueError(f"the vocabulary has no {cls} or no {sep}")
     tokenizer.post_processor = processors.BertProcessing(
-        (sep, tokenizer.token_to_id(sep)), (cls, tokenizer.token_to_id(cls))
+        (sep, ids[sep]), (cls, ids[cls])
     )
     return tokenizer
 
