@@ -17,7 +17,7 @@ _TAGS = {f"tag:yaml.org,2002:{name}" for name in _TYPES}
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe loader that reads `2e-5` as a number, as YAML 1.2 does, and dates as text."""
+    """Safe loader that reads `2e-5` as a number (YAML 1.2 does) and dates as text."""
 
     yaml_implicit_resolvers: ClassVar = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag in _TAGS]

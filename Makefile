@@ -1,0 +1,47 @@
+# `make` lists the targets. Two environments, each installed once from its lock:
+# .venv runs cdejax (no torch), .venv-dev tests it.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+RUN := .venv/.installed
+DEV := .venv-dev/.installed
+
+.PHONY: help quickstart evidence test lint types wheel clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+
+quickstart: $(RUN) ## Every stage on code that is installed anyway, ending in one table
+	.venv/bin/cdejax run --config configs/quickstart.yaml
+
+evidence: $(RUN) ## The same with more pairs and the fuller table (up to an hour)
+	.venv/bin/cdejax run --config configs/evidence.yaml
+
+test: $(DEV) ## All tests but the slow ones and those that need an accelerator
+	.venv-dev/bin/pytest
+
+lint: $(DEV) ## Style and format
+	.venv-dev/bin/ruff check .
+	.venv-dev/bin/ruff format --check .
+
+types: $(DEV) ## Static types
+	.venv-dev/bin/pyright --pythonpath .venv-dev/bin/python
+
+wheel: $(DEV) ## Build dist/*.whl
+	rm -rf dist
+	.venv-dev/bin/python -m build --wheel --no-isolation
+
+clean: ## Remove environments, caches and builds (never runs/)
+	rm -rf .venv .venv-dev build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(RUN): requirements/runtime.txt pyproject.toml
+	$(PYTHON) -m venv --clear .venv
+	.venv/bin/pip install --quiet --no-deps -r requirements/runtime.txt
+	.venv/bin/pip install --quiet --no-deps -e .
+	touch $@
+
+$(DEV): requirements/dev.txt pyproject.toml
+	$(PYTHON) -m venv --clear .venv-dev
+	.venv-dev/bin/pip install --quiet -r requirements/dev.txt
+	.venv-dev/bin/pip install --quiet --no-deps -e .
+	touch $@
