@@ -8,3 +8,9 @@ from cdejax.models.contextual import ContextualEncoder as ContextualEncoder
 from cdejax.models.encoder import Encoder as Encoder
 from cdejax.models.nomic_bert import NomicBert as NomicBert
 from cdejax.models.nomic_bert import NomicBertConfig as NomicBertConfig
+from cdejax.models.pretrained import config_dict as config_dict
+from cdejax.models.pretrained import from_pretrained as from_pretrained
+from cdejax.models.pretrained import make_encoder as make_encoder
+from cdejax.models.weights import load_state_dict as load_state_dict
+from cdejax.models.weights import parameter_count as parameter_count
+from cdejax.models.weights import to_state_dict as to_state_dict

@@ -104,5 +104,5 @@ class BiEncoder(nnx.Module):
             lengths=lengths,
             positions=positions,
         )
-        pooled = pool(hidden, token_mask(hidden.shape[:2], mask, lengths), self.pooling)
+        pooled = pool(hidden, token_mask(ids.shape, mask, lengths), self.pooling)
         return pooled if self.head is None else self.head(pooled)

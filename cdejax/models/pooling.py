@@ -21,7 +21,7 @@ def check_pooling(pooling: str) -> Pooling:
 
 
 def token_mask(
-    shape: tuple[int, int],
+    shape: tuple[int, ...],
     mask: Bool[AnyArray, "batch length"] | None,
     lengths: Int[AnyArray, "batch"] | None,
 ) -> Bool[Array, "batch length"]:

@@ -1,0 +1,149 @@
+"""Models from Hugging Face folders: safetensors only, no network, no remote code."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import DTypeLike
+
+from cdejax.models.biencoder import BiEncoder
+from cdejax.models.contextual import ContextualEncoder
+from cdejax.models.encoder import Encoder
+from cdejax.models.folders import read_json, read_tensors
+from cdejax.models.hf_config import (
+    EncoderConfig,
+    contextual_config,
+    contextual_config_dict,
+    encoder_class,
+    encoder_config,
+    encoder_config_dict,
+    stage_configs,
+)
+from cdejax.models.nomic_bert import NomicBertConfig
+from cdejax.models.st_modules import read_modules
+from cdejax.models.weights import (
+    Model,
+    Tensors,
+    encoder_tensors,
+    first_layers,
+    load_state_dict,
+)
+
+
+def from_pretrained(
+    folder: str | Path, *, layers: int | None = None, dtype: DTypeLike = jnp.float32
+) -> BiEncoder | ContextualEncoder:
+    """Loads a model from a folder.
+
+    Args:
+      folder: a BERT or NomicBERT folder of Hugging Face (weights under transformers' or
+        Nomic's names), with or without sentence-transformers' files, or an export of
+        ours. A plain folder gives a biencoder with mean pooling.
+      layers: keep the first layers only (biencoders).
+      dtype: of the activations; parameters are float32.
+
+    Returns:
+      A biencoder, or a contextual encoder for `"architecture": "transductive"`.
+
+    Raises:
+      ValueError: a file is missing, damaged, of an unsafe format or an unsupported
+        architecture, or weights do not fit the configuration (all are named).
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder; give one with config.json")
+    contextual = (folder / "config.json").is_file() and (
+        read_json(folder / "config.json").get("architecture") == "transductive"
+    )
+    if contextual:
+        if layers is not None:
+            raise ValueError(
+                f"{folder}: `layers` is for single encoders; a contextual model is "
+                "loaded whole"
+            )
+        return _contextual(folder, dtype)
+    return _biencoder(folder, layers, dtype)
+
+
+def config_dict(model: Model) -> dict[str, Any]:
+    """What an export's `config.json` says of the model.
+
+    For a biencoder that is its encoder (pooling and head are modules of their own in
+    sentence-transformers); `architectures` and `auto_map` of a contextual model are
+    the exporter's.
+    """
+    if isinstance(model, ContextualEncoder):
+        return contextual_config_dict(model)
+    encoder = model.encoder if isinstance(model, BiEncoder) else model
+    return encoder_config_dict(encoder.config)
+
+
+def _biencoder(folder: Path, layers: int | None, dtype: DTypeLike) -> BiEncoder:
+    modules = read_modules(folder)
+    source = str(modules.encoder)
+    config_file = modules.encoder / "config.json"
+    config = encoder_config(read_json(config_file), str(config_file))
+    tensors = encoder_tensors(read_tensors(modules.encoder))
+    config = _with_inner_size(config, tensors)
+    if layers is not None:
+        config = _limited(config, layers, source)
+        tensors = first_layers(tensors, layers)
+
+    def build() -> BiEncoder:
+        rngs = nnx.Rngs(0)
+        encoder = make_encoder(config, rngs, dtype)
+        head = None if modules.head_sizes is None else "mlp"
+        return BiEncoder(
+            encoder, modules.pooling, head, rngs=rngs, head_sizes=modules.head_sizes
+        )
+
+    model = nnx.eval_shape(build)
+    load_state_dict(model, {**tensors, **modules.head}, source=source)
+    return model
+
+
+def _contextual(folder: Path, dtype: DTypeLike) -> ContextualEncoder:
+    source = str(folder / "config.json")
+    raw = read_json(folder / "config.json")
+    config = contextual_config(raw, source)
+    first, second = stage_configs(raw, source)
+
+    def build() -> ContextualEncoder:
+        rngs = nnx.Rngs(0)
+        encoders = make_encoder(first, rngs, dtype), make_encoder(second, rngs, dtype)
+        return ContextualEncoder(config, *encoders, rngs)
+
+    model = nnx.eval_shape(build)
+    load_state_dict(model, read_tensors(folder), source=str(folder))
+    return model
+
+
+def make_encoder(
+    config: EncoderConfig, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32
+) -> Encoder:
+    """A freshly initialised encoder of the configuration's architecture."""
+    return encoder_class(config)(config, rngs, dtype)
+
+
+def _limited(config: EncoderConfig, layers: int, source: str) -> EncoderConfig:
+    if not 1 <= layers <= config.num_hidden_layers:
+        raise ValueError(
+            f"{source}: {layers} layers asked for, but it has "
+            f"{config.num_hidden_layers}"
+        )
+    return dataclasses.replace(config, num_hidden_layers=layers)
+
+
+def _with_inner_size(config: EncoderConfig, tensors: Tensors) -> EncoderConfig:
+    """Nomic's code rounds the MLP size up to a multiple of 256: weights decide."""
+    if not isinstance(config, NomicBertConfig):
+        return config
+    rounded = -(-config.intermediate_size // 256) * 256
+    names = ("encoder.layers.0.mlp.fc11.weight", "layers.0.mlp.up_proj.weight")
+    if any(n in tensors and tensors[n].shape[0] == rounded for n in names):
+        return dataclasses.replace(config, intermediate_size=rounded)
+    return config
