@@ -39,6 +39,7 @@ _REQUIRED = (
     "first_stage_residual",
     "hidden_size",
     "output_residual",
+    "pooling_strategy",
     "soft_tokens",
     "token_type_readd",
     "transductive_corpus_size",
@@ -127,14 +128,21 @@ def _encoder(config: CdejaxConfig, layers: int | None) -> Any:
 
 
 def _positions(mask: Tensor) -> Tensor:
-    """Position of every text token, counted from the first one that is attended to."""
-    return (mask.long().cumsum(1) - 1).clamp(min=0)
+    """Positions counted from each row's first real token; 0 before it."""
+    steps = torch.arange(mask.shape[1], device=mask.device)
+    return (steps - mask.int().argmax(1, keepdim=True)).clamp(min=0)
 
 
-def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Mean over attended positions, float32 [batch, hidden]."""
-    weights = mask.unsqueeze(-1).float()
-    return (hidden.float() * weights).sum(1) / weights.sum(1).clamp(min=1.0)
+def _pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
+    """One float32 vector per row: mean of the real tokens, their first or last one."""
+    if pooling == "mean":
+        weights = mask.unsqueeze(-1).float()
+        total = (hidden.float() * weights).sum(1)
+        return total / weights.sum(1).clamp(min=1.0)
+    real = mask.int()
+    last = mask.shape[1] - 1 - real.flip(1).argmax(1)
+    index = real.argmax(1) if pooling == "cls" else last
+    return hidden[torch.arange(len(hidden), device=hidden.device), index].float()
 
 
 def _head(head: nn.Sequential, pooled: Tensor, residual: bool) -> Tensor:
@@ -153,6 +161,7 @@ class FirstStage(nn.Module):
         self.mlp = nn.Sequential(
             nn.Linear(size, size), nn.GELU(), nn.Linear(size, size)
         )
+        self.pooling = config.pooling_strategy
         self.residual = bool(config.first_stage_residual)
 
     def forward(
@@ -163,7 +172,7 @@ class FirstStage(nn.Module):
         hidden = self.embedder(
             input_ids=input_ids, attention_mask=mask, position_ids=_positions(mask)
         ).last_hidden_state
-        return _head(self.mlp, _mean(hidden, mask), self.residual)
+        return _head(self.mlp, _pool(hidden, mask, self.pooling), self.residual)
 
 
 class SecondStage(nn.Module):
@@ -185,6 +194,7 @@ class SecondStage(nn.Module):
             config.transductive_corpus_size,
             soft,
         )
+        self.pooling = config.pooling_strategy
         self.residual = bool(config.output_residual)
         self.readd = bool(config.token_type_readd)
         self.rotary = config.context_rotary == "sequence"
@@ -193,6 +203,8 @@ class SecondStage(nn.Module):
     def _context(self, embeddings: Tensor, batch: int) -> Tensor:
         """Context as [batch, c, hidden]; an empty one becomes C null vectors."""
         null = self.sequence_dropout_null_embedding
+        if embeddings is None:
+            embeddings = null.new_zeros((0, self.size))
         context = torch.as_tensor(embeddings).to(null.device, null.dtype)
         if context.ndim not in (2, 3) or context.shape[-1] != self.size:
             raise ValueError(
@@ -260,7 +272,7 @@ class SecondStage(nn.Module):
           input_ids: tokens, [batch, length].
           attention_mask: 1 for tokens, 0 for padding, [batch, length].
           dataset_embeddings: first-stage vectors of corpus documents, [c, hidden] or
-            [batch, c, hidden], c at most the trained size; c = 0 is the null context.
+            [batch, c, hidden], c at most the trained size; without any, null vectors.
           context_mask: 0 where a context vector is to be ignored, [c] or [batch, c].
         """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
@@ -273,7 +285,7 @@ class SecondStage(nn.Module):
             attention_mask=torch.cat((front, mask), dim=1),
             position_ids=self._position_ids(context, mask),
         ).last_hidden_state
-        pooled = _mean(hidden[:, front.shape[1] :], mask)
+        pooled = _pool(hidden[:, front.shape[1] :], mask, self.pooling)
         return _head(self.output_projection, pooled, self.residual)
 
 

@@ -39,6 +39,10 @@ class Transformer(nn.Module):
         **kwargs: Any,
     ) -> "Transformer":
         """Loads the folder's model and tokenizer; nothing else is fetched."""
+        if kwargs.get("backend", "torch") != "torch":
+            raise ValueError(
+                f"backend {kwargs['backend']!r}: this model has torch only."
+            )
         hub = {key: kwargs[key] for key in _HUB_OPTIONS if key in kwargs}
         hub["cache_dir"] = cache_folder
         model = CdejaxModel.from_pretrained(

@@ -1,0 +1,96 @@
+"""The model card (README.md) of an exported folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_BIENCODER = """\
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("{name}")
+documents = model.encode_document(["…"])
+queries = model.encode_query(["…"])
+scores = model.similarity(queries, documents)
+```"""
+
+_CONTEXTUAL = """\
+The first stage embeds a sample of the corpus ({size} documents at most; fewer work).
+The second stage embeds documents and queries in the light of that sample.
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("{name}", trust_remote_code=True)
+context = model.encode(corpus_sample, prompt_name="document")
+documents = model.encode_document(["…"], dataset_embeddings=context)
+queries = model.encode_query(["…"], dataset_embeddings=context)
+scores = model.similarity(queries, documents)
+```
+
+The two `.py` files of this folder hold the whole model in torch. They build on
+transformers (5 or later) and sentence-transformers (5 or later) and fetch nothing."""
+
+_EVALUATION = "cdejax evaluate --model {name} --collections BEIR_FOLDER"
+
+
+def model_card(
+    kind: str,
+    folder_name: str,
+    *,
+    prompts: Mapping[str, str],
+    max_length: int,
+    context_size: int | None,
+    metadata: Mapping[str, Any],
+) -> str:
+    """Markdown with front matter: use, prompts, origin and how to evaluate.
+
+    `metadata` may hold `name`, `base_model`, `data`, `recipe`, `evaluation` (a command)
+    and `scores` (a mapping or text); other keys are listed as they are.
+    """
+    known = ("name", "base_model", "data", "recipe", "evaluation", "scores", "license")
+    name = str(metadata.get("name", folder_name))
+    usage = _BIENCODER if kind == "biencoder" else _CONTEXTUAL
+    title = "Text encoder" if kind == "biencoder" else "Contextual document encoder"
+    rows = [
+        ("Base model", metadata.get("base_model", "not stated")),
+        ("Training data", metadata.get("data", "not stated")),
+        ("Recipe", metadata.get("recipe", "not stated")),
+        ("Longest text", f"{max_length} tokens; longer texts are cut"),
+        ("Prompts", ", ".join(f"{key}: {_code(p)}" for key, p in prompts.items())),
+        *((key, _text(metadata[key])) for key in metadata if key not in known),
+    ]
+    parts = [
+        _front_matter(kind, metadata),
+        f"# {name}\n\n{title}, trained with cdejax.",
+        "## Use\n\n" + usage.format(name=name, size=context_size),
+        "## Origin\n\n" + "\n".join(f"- {key}: {_text(value)}" for key, value in rows),
+        "## Evaluation\n\n```\n"
+        + str(metadata.get("evaluation", _EVALUATION.format(name=name)))
+        + "\n```",
+    ]
+    if "scores" in metadata:
+        parts.append(_text(metadata["scores"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _front_matter(kind: str, metadata: Mapping[str, Any]) -> str:
+    tags = ["sentence-transformers", "feature-extraction", "sentence-similarity"]
+    tags += ["contextual-document-embeddings"] if kind == "contextual" else []
+    lines = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
+    for key in ("base_model", "license"):
+        if key in metadata:
+            lines.append(f"{key}: {json.dumps(str(metadata[key]))}")
+    return "\n".join(["---", *lines, "tags:", *(f"- {tag}" for tag in tags), "---"])
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else "none"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return str(value)

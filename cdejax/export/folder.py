@@ -1,0 +1,211 @@
+"""A trained model as a Hugging Face folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from importlib import metadata as packages
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdejax.artifacts import exclusive, fingerprint, hash_files, jsonable, write_json
+from cdejax.export.card import model_card
+from cdejax.export.configs import (
+    contextual_config,
+    encoder_config,
+    modules_json,
+    pooling_config,
+    sentence_transformers_config,
+)
+from cdejax.export.dense import head_layers
+from cdejax.export.tokenizer import write_tokenizer
+from cdejax.models import Bert, BiEncoder, ContextualEncoder
+from cdejax.models.weights import to_state_dict
+
+MARKER = "cdejax.json"
+"""Says that a folder is an export of ours, and of what."""
+_TORCH_FILES = Path(__file__).parent / "torch"
+
+
+def export_model(
+    model: BiEncoder | ContextualEncoder,
+    tokenizer_folder: str | Path,
+    folder: str | Path,
+    *,
+    prompts: Mapping[str, str],
+    max_length: int,
+    metadata: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes a folder that sentence-transformers, transformers and cdejax load.
+
+    A biencoder leaves as stock modules (Transformer, Pooling, Dense for a head,
+    Normalize), a contextual encoder with two small files of torch code, which need
+    `trust_remote_code=True`. The folder appears at once, when it is complete.
+
+    Args:
+      model: what was trained.
+      tokenizer_folder: the tokenizer that it was trained with.
+      folder: where to write; it must not exist, be empty, or hold this same export
+        already (then nothing is done).
+      prompts: text before every `query` and every `document` (both keys, may be "").
+      max_length: longest text in tokens; what is longer is cut.
+      metadata: for the model card: `name`, `base_model`, `data`, `recipe`,
+        `evaluation`, `scores`, `license`, and whatever else is worth saying.
+
+    Returns:
+      The folder.
+
+    Raises:
+      ValueError: the folder holds something else or cannot be written; prompts, length
+        and tokenizer do not fit the model.
+    """
+    folder = Path(folder).absolute()
+    described: dict[str, Any] = jsonable(metadata or {})
+    _check(model, prompts, max_length)
+    _check_place(folder)
+    partial = folder.with_name(f".{folder.name}.partial")
+    with exclusive(partial):
+        try:
+            _clear(partial)
+            _write(model, partial, prompts, max_length, described, folder.name)
+            vocabulary = _encoders(model)[-1].config.vocab_size
+            write_tokenizer(tokenizer_folder, partial, max_length, vocabulary)
+            return _finish(partial, folder, type(model).__name__)
+        except OSError as error:
+            raise ValueError(
+                f"{partial}: writing the export failed: {error}. "
+                "Free some space or choose another folder."
+            ) from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _encoders(model: BiEncoder | ContextualEncoder) -> list[Any]:
+    if isinstance(model, BiEncoder):
+        return [model.encoder]
+    return [model.first.encoder, model.backbone]
+
+
+def _check(
+    model: BiEncoder | ContextualEncoder, prompts: Mapping[str, str], max_length: int
+) -> None:
+    if set(prompts) != {"query", "document"}:
+        raise ValueError(
+            f"prompts has the keys {sorted(prompts)}; give `query` and `document` "
+            '(an empty text "" where there is none).'
+        )
+    for encoder in _encoders(model):
+        most = encoder.config.max_position_embeddings
+        if isinstance(encoder, Bert) and max_length > most:
+            raise ValueError(
+                f"max_length {max_length}: the encoder has {most} learned positions; "
+                f"give {most} or less."
+            )
+
+
+def _check_place(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: is a file; give another folder.")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
+        raise ValueError(
+            f"{folder}: is not empty and no export of cdejax; give another folder."
+        )
+
+
+def _clear(folder: Path) -> None:
+    """Removes what a killed export left, but the lock."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != ".lock":
+            path.unlink()
+
+
+def _write(
+    model: BiEncoder | ContextualEncoder,
+    folder: Path,
+    prompts: Mapping[str, str],
+    max_length: int,
+    metadata: Mapping[str, Any],
+    name: str,
+) -> None:
+    """Everything but the tokenizer and the marker."""
+    stock = isinstance(model, BiEncoder)
+    if stock:
+        _write_stock(model, folder)
+        size = None
+    else:
+        write_json(
+            folder / "config.json", contextual_config(model, max_length, metadata)
+        )
+        _save(folder / "model.safetensors", to_state_dict(model))
+        for file in sorted(_TORCH_FILES.glob("*.py")):
+            shutil.copyfile(file, folder / file.name)
+        size = model.config.context_size
+    write_json(folder / "modules.json", modules_json(model))
+    settings = {"max_seq_length": max_length, "do_lower_case": False} if stock else {}
+    write_json(folder / "sentence_bert_config.json", settings)
+    write_json(
+        folder / "config_sentence_transformers.json",
+        sentence_transformers_config(prompts, stock),
+    )
+    card = model_card(
+        "biencoder" if stock else "contextual",
+        name,
+        prompts=prompts,
+        max_length=max_length,
+        context_size=size,
+        metadata=metadata,
+    )
+    (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _write_stock(model: BiEncoder, folder: Path) -> None:
+    write_json(folder / "config.json", encoder_config(model))
+    _save(folder / "model.safetensors", to_state_dict(model.encoder))
+    (folder / "1_Pooling").mkdir()
+    write_json(folder / "1_Pooling" / "config.json", pooling_config(model))
+    for index, layer in enumerate(head_layers(model), start=2):
+        place = folder / f"{index}_Dense"
+        place.mkdir()
+        write_json(place / "config.json", layer.config)
+        _save(place / "model.safetensors", layer.tensors)
+
+
+def _save(file: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    from safetensors.numpy import save_file
+
+    arrays = {name: np.ascontiguousarray(a) for name, a in tensors.items()}
+    save_file(arrays, file, metadata={"format": "pt"})
+
+
+def _finish(partial: Path, folder: Path, kind: str) -> Path:
+    """Marks the complete folder and moves it to its place."""
+    content = {
+        path.relative_to(partial).as_posix(): hash_files(path)
+        for path in sorted(partial.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+    key = fingerprint(content)
+    marker = {"kind": kind, "fingerprint": key, "version": packages.version("cdejax")}
+    write_json(partial / MARKER, marker)
+    if folder.is_dir() and any(folder.iterdir()):
+        _check_same(folder, key)
+        return folder
+    (partial / ".lock").unlink()
+    os.replace(partial, folder)
+    return folder
+
+
+def _check_same(folder: Path, key: str) -> None:
+    held = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    if held.get("fingerprint") != key:
+        raise ValueError(
+            f"{folder}: holds the export of another model or of other settings "
+            f"(fingerprint {held.get('fingerprint')}, this one is {key}). "
+            "Remove it or give another folder."
+        )
