@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def progress(
-    description: str, total: int, done: int = 0, *, show: bool = True
+    description: str, total: int | None, done: int = 0, *, show: bool = True
 ) -> Iterator[Callable[[int], None]]:
     """Shows a bar on standard error; yields a function that advances it.
 

@@ -1,0 +1,1 @@
+"""BEIR folders: corpus, queries and judgments."""

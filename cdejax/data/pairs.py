@@ -1,0 +1,330 @@
+"""The pairs artefact: checked, deduplicated, split pairs of texts, as integers.
+
+Texts are stored once per domain; pairs, negatives and everything that later stages do
+refer to them by row number.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int, Int32, Int64
+
+from cdejax.artifacts import artifact_fingerprint, run_stage, write_json
+from cdejax.config import Config, DataConfig
+from cdejax.data.collect import Collection, TextTable, collect
+from cdejax.data.ragged import Ragged, RaggedWriter, TextRows, write_texts
+from cdejax.data.sources import source_fingerprint
+from cdejax.data.split import hold_out, near_duplicate_groups, row_groups
+from cdejax.data.validation import Report
+
+_MODULES = (
+    *("pairs", "collect", "sources", "packages", "beir", "tfds"),
+    *("rows", "validation", "split"),
+)
+
+Negatives = dict[int, list[int]]
+
+
+@dataclass(frozen=True)
+class PairTable:
+    """One part of the pairs: rows of the text tables that belong together."""
+
+    query: Int32[np.ndarray, "pairs"]
+    document: Int32[np.ndarray, "pairs"]
+    domain: Int32[np.ndarray, "pairs"]
+    negatives: Ragged
+    """Document rows that are hard negatives of each pair."""
+
+    def __len__(self) -> int:
+        return len(self.query)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> PairTable:
+        """Maps a part written by `build_pairs`."""
+        folder = Path(folder)
+        return cls(
+            _load(folder, "query"),
+            _load(folder, "document"),
+            _load(folder, "domain"),
+            Ragged.open(folder / "negatives"),
+        )
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A pairs artefact, memory-mapped."""
+
+    folder: Path
+    queries: TextRows
+    """Query texts, unique within a domain."""
+    documents: TextRows
+    """Document texts, those of negatives among them, unique within a domain."""
+    query_content: Int64[np.ndarray, "queries"]
+    """Id of the text: equal for equal texts, whatever their domain."""
+    document_content: Int64[np.ndarray, "documents"]
+    """The same for documents; a query and a document of equal text share the id."""
+    query_domain: Int32[np.ndarray, "queries"]
+    document_domain: Int32[np.ndarray, "documents"]
+    domains: list[str]
+    train: PairTable
+    heldout: PairTable
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Pairs:
+        """Maps the folder; ValueError if files are missing or cut short."""
+        folder = Path(folder)
+        names = folder / "domains.json"
+        if not names.is_file():
+            raise ValueError(f"{folder}: no pairs artefact (domains.json is missing).")
+        return cls(
+            folder,
+            TextRows.open(folder / "queries"),
+            TextRows.open(folder / "documents"),
+            _load(folder, "query_content"),
+            _load(folder, "document_content"),
+            _load(folder, "query_domain"),
+            _load(folder, "document_domain"),
+            json.loads(names.read_text(encoding="utf-8")),
+            PairTable.open(folder / "train"),
+            PairTable.open(folder / "heldout"),
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The artefact's fingerprint."""
+        return artifact_fingerprint(self.folder)
+
+    @cached_property
+    def query_ids(self) -> list[str | None]:
+        """External ids of the queries (None where the source gave none)."""
+        return _load_ids(self.folder / "query_ids.json", len(self.queries))
+
+    @cached_property
+    def document_ids(self) -> list[str | None]:
+        """External ids of the documents (None where the source gave none)."""
+        return _load_ids(self.folder / "document_ids.json", len(self.documents))
+
+
+def pairs_stage(config: Config, root: str | Path) -> Path:
+    """Runs `build_pairs` as a stage; its inputs are the sources' contents.
+
+    Raises:
+      ValueError: no sources, bad rows (see `cdejax.data.validation`), or a source that
+        cannot be read.
+    """
+    spec = {
+        "data": config.data,
+        "seed": config.seed,
+        "sources": [source_fingerprint(source) for source in config.data.sources],
+    }
+    modules = [
+        "pairs",
+        "collect",
+        "sources",
+        "packages",
+        "beir",
+        "tfds",
+        "rows",
+        "validation",
+        "split",
+    ]
+    return run_stage(
+        root,
+        "pairs",
+        spec,
+        lambda folder: build_pairs(config.data, config.seed, folder),
+        code=tuple(f"data/{module}.py" for module in _MODULES),
+    )
+
+
+def build_pairs(config: DataConfig, seed: int, folder: Path) -> dict[str, Any]:
+    """Reads, checks, deduplicates and splits all sources into `folder`.
+
+    Equal pairs of a domain become one, with the negatives of all. Negatives that are a
+    known positive of their query, in any source, are left out, and so are negatives of
+    training pairs that are (nearly) a held-out document. All of it is counted.
+
+    Returns:
+      Counts for the manifest; see `docs/artefacts.md`.
+
+    Raises:
+      ValueError: bad rows with `on_invalid: error`, or no good row at all.
+    """
+    if not config.sources:
+        raise ValueError("data.sources is empty; name at least one source of pairs.")
+    folder = Path(folder)
+    scratch = folder / "scratch"
+    scratch.mkdir(parents=True)
+    pairs, counts = collect(config, scratch, Report(folder / "invalid.jsonl"))
+    positives = _drop_known_positives(pairs)
+    heldout, forbidden, split_counts = _split(pairs, config, seed)
+    train = _sample(np.flatnonzero(~heldout), config.max_rows, seed)
+    leaking = _drop_negatives(pairs.negatives, train, forbidden)
+    counts |= split_counts | {
+        "negatives_known_positive": positives,
+        "negatives_held_out": leaking,
+        "left_out_by_max_rows": int((~heldout).sum()) - len(train),
+    }
+    parts = {"train": train, "heldout": np.flatnonzero(heldout)}
+    counts |= _write(pairs, parts, folder)
+    shutil.rmtree(scratch)
+    return counts
+
+
+def _drop_known_positives(pairs: Collection) -> int:
+    """Takes out negatives that answer their query in some pair; returns how many."""
+    if not pairs.negatives:
+        return 0
+    queries, documents = pairs.queries.content, pairs.documents.content
+    known = {
+        (queries[q], documents[d])
+        for q, d in zip(pairs.query, pairs.document, strict=True)
+    }
+    dropped = 0
+    for row, negatives in pairs.negatives.items():
+        query = queries[pairs.query[row]]
+        unique = list(dict.fromkeys(negatives))
+        pairs.negatives[row] = [n for n in unique if (query, documents[n]) not in known]
+        dropped += len(unique) - len(pairs.negatives[row])
+    return dropped
+
+
+def _split(
+    pairs: Collection, config: DataConfig, seed: int
+) -> tuple[Bool[np.ndarray, "pairs"], Bool[np.ndarray, "documents"], dict[str, Any]]:
+    """Chooses the held-out pairs, and the documents that training must not see."""
+    documents = np.array(pairs.documents.content)
+    if not config.heldout_fraction and not config.heldout_rows:
+        return np.zeros(len(pairs), bool), np.zeros(len(documents), bool), {}
+    _, first, inverse = np.unique(documents, return_index=True, return_inverse=True)
+    texts = TextRows.open(pairs.documents.folder)
+    similar = near_duplicate_groups(texts, first, config.near_duplicate)[inverse]
+    document = np.array(pairs.document)
+    query = np.array(pairs.queries.content)[np.array(pairs.query)]
+    groups = row_groups(similar[document], query)
+    heldout = hold_out(
+        groups,
+        np.array(pairs.content_hash)[documents[document]],
+        seed=seed,
+        fraction=config.heldout_fraction,
+        limit=config.heldout_rows,
+    )
+    counts = {
+        "near_duplicate_documents": len(first) - len(np.unique(similar)),
+        "split_groups": len(np.unique(groups)),
+        "largest_split_group": int(np.bincount(groups).max()),
+    }
+    return heldout, np.isin(similar, similar[document[heldout]]), counts
+
+
+def _sample(
+    rows: Int[np.ndarray, "rows"], limit: int | None, seed: int
+) -> Int[np.ndarray, "kept"]:
+    """At most `limit` of the rows, drawn by the seed, in their old order."""
+    if limit is None or len(rows) <= limit:
+        return rows
+    return np.sort(np.random.default_rng(seed).choice(rows, limit, replace=False))
+
+
+def _drop_negatives(
+    negatives: Negatives,
+    rows: Int[np.ndarray, "rows"],
+    forbidden: Bool[np.ndarray, "documents"],
+) -> int:
+    """Takes forbidden documents out of the rows' negatives; returns how many."""
+    dropped = 0
+    for row in map(int, rows):
+        if row in negatives:
+            kept = [n for n in negatives[row] if not forbidden[n]]
+            dropped += len(negatives[row]) - len(kept)
+            negatives[row] = kept
+    return dropped
+
+
+def _write(
+    pairs: Collection, parts: dict[str, Int[np.ndarray, "rows"]], folder: Path
+) -> dict[str, Any]:
+    """Writes the chosen pairs and the texts that they use, renumbered."""
+    rows = np.concatenate(list(parts.values()))
+    query, document = np.array(pairs.query), np.array(pairs.document)
+    negatives = [n for row in map(int, rows) for n in pairs.negatives.get(row, ())]
+    queries = _write_texts(pairs.queries, query[rows], folder, "query", "queries")
+    used = np.concatenate([document[rows], np.array(negatives, document.dtype)])
+    documents = _write_texts(pairs.documents, used, folder, "document", "documents")
+    domain = np.array(pairs.queries.domain)[query]
+    domains = list(pairs.domains)
+    write_json(folder / "domains.json", domains)
+    counts: dict[str, Any] = {
+        "queries": int((queries >= 0).sum()),
+        "documents": int((documents >= 0).sum()),
+        "negatives": len(negatives),
+        "domains": {name: {} for name in domains},
+    }
+    for part, chosen in parts.items():
+        target = folder / part
+        target.mkdir()
+        np.save(target / "query.npy", queries[query[chosen]])
+        np.save(target / "document.npy", documents[document[chosen]])
+        np.save(target / "domain.npy", domain[chosen].astype(np.int32))
+        _write_negatives(target / "negatives", pairs.negatives, chosen, documents)
+        counts[f"{part}_rows"] = len(chosen)
+        sizes = np.bincount(domain[chosen], minlength=len(domains))
+        for name, size in zip(domains, sizes, strict=True):
+            counts["domains"][name][part] = int(size)
+    return counts
+
+
+def _write_texts(
+    table: TextTable, used: Int[np.ndarray, "uses"], folder: Path, one: str, many: str
+) -> Int32[np.ndarray, "rows"]:
+    """Writes the used rows of a table; returns each row's new number, or -1."""
+    kept = np.unique(used)
+    texts = TextRows.open(table.folder)
+    write_texts(folder / many, (texts[row] for row in kept))
+    np.save(folder / f"{one}_content.npy", np.array(table.content, np.int64)[kept])
+    np.save(folder / f"{one}_domain.npy", np.array(table.domain, np.int32)[kept])
+    if table.ids:
+        write_json(folder / f"{one}_ids.json", [table.ids.get(int(r)) for r in kept])
+    numbers = np.full(len(table), -1, np.int32)
+    numbers[kept] = np.arange(len(kept), dtype=np.int32)
+    return numbers
+
+
+def _write_negatives(
+    folder: Path,
+    negatives: Negatives,
+    rows: Int[np.ndarray, "rows"],
+    numbers: Int32[np.ndarray, "documents"],
+    block: int = 65536,
+) -> None:
+    def numbered(start: int) -> Iterator[Int32[np.ndarray, "negatives"]]:
+        for row in map(int, rows[start : start + block]):
+            yield numbers[np.array(negatives.get(row, ()), np.int64)]
+
+    with RaggedWriter(folder, np.int32) as writer:
+        for start in range(0, len(rows), block):
+            writer.append(numbered(start))
+
+
+def _load(folder: Path, name: str) -> np.ndarray:
+    file = folder / f"{name}.npy"
+    if not file.is_file():
+        raise ValueError(f"{folder}: not a whole pairs artefact ({file.name} missing).")
+    try:
+        return np.load(file, mmap_mode="r", allow_pickle=False)
+    except ValueError:  # an empty array cannot be mapped
+        return np.load(file, allow_pickle=False)
+
+
+def _load_ids(file: Path, rows: int) -> list[str | None]:
+    if not file.is_file():
+        return [None] * rows
+    return json.loads(file.read_text(encoding="utf-8"))

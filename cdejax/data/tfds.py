@@ -1,0 +1,1 @@
+"""TensorFlow Datasets without TensorFlow."""

@@ -1,0 +1,228 @@
+"""Checks every row of a source; reports every bad one by file and line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cdejax.config import ColumnsConfig, DataConfig
+from cdejax.data.rows import Pair, Problem, Reading, Row, excerpt
+
+SHOWN = 20
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_MISSING = object()
+
+
+def lookup(row: Mapping[str, Any], name: str) -> Any:
+    """The field called `name`: a plain name first, then a dotted path of names.
+
+    Raises:
+      KeyError: there is no such field.
+    """
+    if name in row:
+        return row[name]
+    value: Any = row
+    for part in name.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise KeyError(name)
+        value = value[part]
+    return value
+
+
+def text_problem(text: Any, max_characters: int) -> tuple[str, str] | None:
+    """Says what keeps `text` from being a text: (kind, detail), or None if nothing."""
+    if text is None:
+        return "null", "is null; every row needs a text there"
+    if not isinstance(text, str):
+        kind = type(text).__name__
+        return "wrong type", f"is a {kind}, not a text: {excerpt(text)}"
+    if not text.strip():
+        return "empty text", f"is empty or only white space: {excerpt(text)}"
+    if found := _SURROGATE.search(text):
+        where = f"{found.group()!a} at character {found.start()}"
+        return "lone surrogate", (
+            f"holds the lone surrogate {where}, which is no character; "
+            "write the text again from its source"
+        )
+    if "\0" in text:
+        where = text.index("\0")
+        return "NUL", f"holds a NUL at character {where}; remove it"
+    if len(text) > max_characters:
+        return "too long", (
+            f"has {len(text):,} characters, max_characters is {max_characters:,}; "
+            "cut the text or raise `max_characters`"
+        )
+    return None
+
+
+class Checker:
+    """Checks the rows of one source against its columns."""
+
+    def __init__(self, columns: ColumnsConfig, domain: str | None, max_characters: int):
+        self.columns = columns
+        self.domain = domain or "default"
+        self.max_characters = max_characters
+        self._texts_of_ids: dict[tuple[str, str], tuple[bytes, str]] = {}
+
+    def check(self, row: Row) -> Pair | list[Problem]:
+        """Returns the row as a pair, or everything that is wrong with it."""
+        if not isinstance(row.value, Mapping):
+            detail = f"is no object with named fields: {excerpt(row.value)}"
+            return [Problem(row.place, "not an object", detail)]
+        problems: list[Problem] = []
+        query = self._text(row, "query", problems)
+        document = self._text(row, "document", problems)
+        negatives = self._negatives(row, problems)
+        domain = self._domain(row, problems)
+        query_id = self._id(row, "query", problems)
+        document_id = self._id(row, "document", problems)
+        if not problems:
+            self._same_text(row, "query", query_id, query, problems)
+            self._same_text(row, "document", document_id, document, problems)
+        return problems or Pair(
+            query, document, negatives, domain, query_id, document_id
+        )
+
+    def _field(self, row: Row, name: str, problems: list[Problem]) -> Any:
+        try:
+            return lookup(row.value, name)
+        except KeyError:
+            names = ", ".join(f"`{n}`" for n in row.value) or "none"
+            detail = (
+                f"no field `{name}`; the row's fields: {names}. Name the right one in "
+                "`columns`"
+            )
+            problems.append(Problem(row.place, "missing field", detail))
+            return _MISSING
+
+    def _text(self, row: Row, column: str, problems: list[Problem]) -> str:
+        name = getattr(self.columns, column)
+        value = self._field(row, name, problems)
+        if value is _MISSING:
+            return ""
+        if found := text_problem(value, self.max_characters):
+            kind, detail = found
+            problems.append(Problem(row.place, kind, f"field `{name}` {detail}"))
+        return value
+
+    def _negatives(self, row: Row, problems: list[Problem]) -> tuple[str, ...]:
+        name = self.columns.negatives
+        value = () if name is None else self._field(row, name, problems)
+        if value is _MISSING:
+            return ()
+        if not isinstance(value, (list, tuple)):
+            detail = (
+                f"field `{name}` is {excerpt(value)}; hard negatives are a list of "
+                'texts, e.g. ["…", "…"], empty where a row has none'
+            )
+            problems.append(Problem(row.place, "negatives", detail))
+            return ()
+        for number, text in enumerate(value):
+            if found := text_problem(text, self.max_characters):
+                detail = f"field `{name}`, number {number}, {found[1]}"
+                problems.append(Problem(row.place, "negatives", detail))
+        return tuple(value)
+
+    def _domain(self, row: Row, problems: list[Problem]) -> str:
+        name = self.columns.domain
+        if name is None:
+            return self.domain
+        value = self._field(row, name, problems)
+        if value is not _MISSING and (found := text_problem(value, 1000)):
+            problems.append(Problem(row.place, "domain", f"field `{name}` {found[1]}"))
+        return value
+
+    def _id(self, row: Row, side: str, problems: list[Problem]) -> str | None:
+        name = getattr(self.columns, f"{side}_id")
+        value = None if name is None else self._field(row, name, problems)
+        if name is None or value is _MISSING:
+            return None
+        if not isinstance(value, (str, int)) or isinstance(value, bool) or value == "":
+            detail = f"field `{name}` is {excerpt(value)}; ids are texts or integers"
+            problems.append(Problem(row.place, "id", detail))
+            return None
+        return str(value)
+
+    def _same_text(
+        self, row: Row, side: str, id: str | None, text: str, problems: list[Problem]
+    ) -> None:
+        if id is None:
+            return
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        first, place = self._texts_of_ids.setdefault((side, id), (digest, row.place))
+        if first != digest:
+            detail = (
+                f"{side} id {id!r} has another text than at {place}: {excerpt(text)}; "
+                "give each text an id of its own"
+            )
+            problems.append(Problem(row.place, "conflicting id", detail))
+
+
+class Report:
+    """Collects problems: all of them in a file, the first ones in the message."""
+
+    def __init__(self, file: Path | None = None):
+        self.kinds: Counter[str] = Counter()
+        self.bad_rows = 0
+        self.fatal = False
+        self.shown: list[str] = []
+        self.file = file
+
+    def add(self, problems: list[Problem]) -> None:
+        """Takes the problems of one row."""
+        self.bad_rows += 1
+        for problem in problems:
+            self.kinds[problem.kind] += 1
+            self.fatal |= problem.fatal
+            if len(self.shown) < SHOWN:
+                self.shown.append(f"{problem.place}: {problem.detail}")
+        if self.file is not None:
+            lines = [
+                json.dumps({"place": p.place, "kind": p.kind, "detail": p.detail})
+                for p in problems
+            ]
+            with open(self.file, "a", encoding="utf-8") as stream:
+                stream.write("\n".join(lines) + "\n")
+
+    def stop(self, on_invalid: str) -> None:
+        """Raises ValueError if the problems found must stop the run."""
+        if not (self.fatal or (self.bad_rows and on_invalid == "error")):
+            return
+        total = sum(self.kinds.values())
+        kinds = ", ".join(f"{kind} {n:,}" for kind, n in self.kinds.most_common())
+        lines = [f"{total:,} problems in the data ({kinds}):", *self.shown]
+        if total > len(self.shown):
+            where = f"; all are in {self.file}" if self.file else ""
+            lines.append(f"… and {total - len(self.shown):,} more{where}")
+        if not self.fatal:
+            lines.append(
+                "Mend these rows, or set `on_invalid: skip` to leave them out."
+            )
+        raise ValueError("\n".join(lines))
+
+
+def checked(
+    reading: Reading, domain: str | None, config: DataConfig, report: Report
+) -> Iterator[Pair]:
+    """Yields the good rows of a source; the bad ones go to the report.
+
+    A damaged file (gzip cut short, unreadable Parquet) and a source without any row are
+    fatal: skipping cannot know what is lost.
+    """
+    if domain is not None and reading.columns.domain is not None:
+        raise ValueError(
+            f"a source has both `domain: {domain}` and "
+            f"`columns.domain: {reading.columns.domain}`; keep one of them."
+        )
+    checker = Checker(reading.columns, domain, config.max_characters)
+    for row in reading.rows:
+        found = [row] if isinstance(row, Problem) else checker.check(row)
+        if isinstance(found, Pair):
+            yield found
+        else:
+            report.add(found)
