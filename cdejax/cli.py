@@ -1,0 +1,211 @@
+"""The command line: `cdejax COMMAND --config recipe.yaml`, `cdejax encode`, `search`.
+
+Nothing heavy is imported before a command runs, so that help and mistakes are quick.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cdejax.options import EncodeOptions, RecipeOptions, RunOptions, SearchOptions
+
+
+class Command(NamedTuple):
+    """What a command is given, what it calls and how it explains itself."""
+
+    options: type
+    """Dataclass with its options; a `RecipeOptions` hands over the loaded recipe."""
+    function: str
+    """MODULE:NAME of the function called with them."""
+    summary: str
+    """What comes in and what goes out, in one sentence."""
+    detail: str
+    """What else a newcomer wants to know."""
+    example: str
+    """Arguments that show it at work."""
+
+
+_PIPELINE = "cdejax.pipeline"
+_RECIPE = "--config configs/quickstart.yaml"
+
+COMMANDS = {
+    "run": Command(
+        RunOptions,
+        f"{_PIPELINE}:run",
+        "All stages: a recipe in; trained models, figures and a report out.",
+        "Stages whose inputs have not changed are not run again.",
+        f"{_RECIPE} --dry-run",
+    ),
+    "pairs": Command(
+        RecipeOptions,
+        f"{_PIPELINE}:run_pairs",
+        "Read and check: sources in; one table of pairs out.",
+        "Bad rows are reported by file and line. Documents are split into a training "
+        "and a held-out part as the recipe says.",
+        _RECIPE,
+    ),
+    "tokenize": Command(
+        RecipeOptions,
+        f"{_PIPELINE}:run_tokens",
+        "Tokenise: pairs in; the encoder's token ids out.",
+        "Killed and started again, it goes on where it was.",
+        f"{_RECIPE} --set tokens.document.max_length=128",
+    ),
+    "embed": Command(
+        RecipeOptions,
+        f"{_PIPELINE}:run_vectors",
+        "Surrogate vectors: pairs in; one vector for each text out.",
+        "They decide which texts are neighbours and which are false negatives. They "
+        "come from TF-IDF, from a trained encoder or from your own .npy files.",
+        f"{_RECIPE} --set vectors.method=tfidf",
+    ),
+    "cluster": Command(
+        RecipeOptions,
+        f"{_PIPELINE}:run_clusters",
+        "Cluster: surrogate vectors in; the cluster of each pair out.",
+        "Spherical k-means within each domain.",
+        f"{_RECIPE} --set clusters.cluster_size=32",
+    ),
+    "pack": Command(
+        RecipeOptions,
+        f"{_PIPELINE}:run_plan",
+        "Pack: clusters in; the batches of every epoch out.",
+        "A batch never mixes domains; what does not fill a batch is counted.",
+        f"{_RECIPE} --set plan.batch_size=256",
+    ),
+    "train": Command(
+        RecipeOptions,
+        f"{_PIPELINE}:train",
+        "Train: batches in; a checkpoint out.",
+        "Earlier stages run where they are missing. Killed and started again, it goes "
+        "on from the last checkpoint.",
+        f"{_RECIPE} --set training.learning_rate=1e-5",
+    ),
+    "evaluate": Command(
+        RecipeOptions,
+        f"{_PIPELINE}:evaluate",
+        "Evaluate: a checkpoint in; retrieval figures beside BM25 out.",
+        "On held-out pairs and BEIR folders, as the recipe says.",
+        f"{_RECIPE} --set evaluation.collections='[data/scifact]'",
+    ),
+    "export": Command(
+        RecipeOptions,
+        f"{_PIPELINE}:export",
+        "Export: a checkpoint in; a Hugging Face folder out.",
+        "sentence-transformers, `cdejax encode` and `cdejax search` load the folder.",
+        _RECIPE,
+    ),
+    "report": Command(
+        RecipeOptions,
+        f"{_PIPELINE}:report",
+        "Report: all figures of a run in; one table with pictures out.",
+        "Nothing is computed again.",
+        _RECIPE,
+    ),
+    "encode": Command(
+        EncodeOptions,
+        "cdejax.commands:encode",
+        "Encode: an exported model and texts in; one vector for each text out.",
+        "",
+        "--model my-model --texts docs.txt --output docs.npy",
+    ),
+    "search": Command(
+        SearchOptions,
+        "cdejax.commands:search",
+        "Search: an exported model, documents and queries in; ranked documents out.",
+        "A contextual model reads its context from the documents, unless given one.",
+        "--model my-model --documents docs.jsonl --query 'how to read a file'",
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs a command; mistakes of the user end in one line and exit code 2."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if not arguments or arguments[0] in ("-h", "--help", "help"):
+            _overview()
+        elif arguments[0] == "--version":
+            Console().print(metadata.version("cdejax"), highlight=False)
+        else:
+            _show(_run(arguments[0], arguments[1:]))
+    except ValueError as error:
+        _fail(str(error))
+    except BrokenPipeError:  # e.g. `cdejax search … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        sys.stderr.write("cdejax: interrupted\n")
+        raise SystemExit(130) from None
+
+
+def _run(name: str, arguments: Sequence[str]) -> Any:
+    """Reads the command's options and calls its function."""
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+        hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(COMMANDS)}"
+        raise ValueError(f"unknown command {name!r}; {hint}")
+    command = COMMANDS[name]
+    options = tyro.cli(
+        command.options,
+        prog=f"cdejax {name}",
+        description=_help(name, command),
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    function = command.function
+    if isinstance(options, RunOptions) and options.dry_run:
+        function = f"{_PIPELINE}:dry_run"
+    given = options.load() if isinstance(options, RecipeOptions) else options
+    module, _, attribute = function.partition(":")
+    return getattr(importlib.import_module(module), attribute)(given)
+
+
+def _help(name: str, command: Command) -> str:
+    example = f"Example:\n  cdejax {name} {command.example}"
+    return "\n\n".join(filter(None, (command.summary, command.detail, example)))
+
+
+def _overview() -> None:
+    """Every command in a line, and how to learn more."""
+    console = Console(highlight=False)
+    console.print(
+        "[bold]cdejax[/bold] trains and uses text embedding models in JAX, contextual "
+        "ones included.\n\n"
+        "  cdejax run --config RECIPE       train and compare what a recipe says\n"
+        "  cdejax COMMAND --config RECIPE   one stage of it, with what it needs\n"
+        "  cdejax COMMAND --help            options and an example\n"
+    )
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for name, command in COMMANDS.items():
+        table.add_row(f"[bold]{name}[/bold]", escape(command.summary))
+    console.print(table)
+    console.print(
+        "\nA recipe is a YAML file: see configs/. Any setting of it can be changed on "
+        "the command line, for example [bold]--set plan.batch_size=256[/bold]."
+    )
+
+
+def _show(result: Any) -> None:
+    """Prints what a command hands back: a folder, a text, a table."""
+    if isinstance(result, (str, Path)):
+        Console(soft_wrap=True).print(str(result), markup=False, highlight=False)
+    elif result is not None:
+        Console().print(result)
+
+
+def _fail(message: str) -> NoReturn:
+    sys.stderr.write(f"cdejax: error: {message}\n")
+    raise SystemExit(2)
