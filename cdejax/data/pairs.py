@@ -125,17 +125,6 @@ def pairs_stage(config: Config, root: str | Path) -> Path:
         "seed": config.seed,
         "sources": [source_fingerprint(source) for source in config.data.sources],
     }
-    modules = [
-        "pairs",
-        "collect",
-        "sources",
-        "packages",
-        "beir",
-        "tfds",
-        "rows",
-        "validation",
-        "split",
-    ]
     return run_stage(
         root,
         "pairs",

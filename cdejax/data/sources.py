@@ -41,9 +41,9 @@ def read_source(source: SourceConfig) -> Reading:
     if path.startswith("hf:"):
         return _read_hub(source)
     if path.startswith("tfds:"):
-        from cdejax.data.tfds import open_tfds
+        from cdejax.data.tfds import read_tfds
 
-        return Reading(*open_tfds(path, wanted_fields(source.columns), source.columns))
+        return read_tfds(path, source.columns)
     if folder := beir_folder(path):
         from cdejax.data.beir import read_beir_pairs
 
@@ -71,18 +71,14 @@ def source_fingerprint(source: SourceConfig) -> Any:
     return hash_files(*source_files(path))
 
 
-def wanted_fields(columns: ColumnsConfig) -> list[str]:
-    """The fields that a configuration names."""
-    return [name for name in dataclasses.astuple(columns) if name is not None]
-
-
 def top_columns(columns: ColumnsConfig, available: list[str], where: str) -> list[str]:
     """The columns of a table that hold the named fields, dotted names included.
 
     Raises:
       ValueError: a column is missing; the message names those that exist.
     """
-    tops = {n: n if n in available else n.split(".")[0] for n in wanted_fields(columns)}
+    wanted = [name for name in dataclasses.astuple(columns) if name is not None]
+    tops = {n: n if n in available else n.split(".")[0] for n in wanted}
     missing = sorted(name for name, top in tops.items() if top not in available)
     if missing:
         raise ValueError(
@@ -93,10 +89,10 @@ def top_columns(columns: ColumnsConfig, available: list[str], where: str) -> lis
     return list(dict.fromkeys(tops.values()))
 
 
-def beir_folder(path: str) -> tuple[Path, str] | None:
+def beir_folder(path: str, default: str = "train") -> tuple[Path, str] | None:
     """Splits FOLDER[:SPLIT]; None if there is no such folder."""
     if Path(path).is_dir():
-        return Path(path), "train"
+        return Path(path), default
     folder, _, split = path.rpartition(":")
     return (Path(folder), split) if folder and Path(folder).is_dir() else None
 
@@ -138,25 +134,33 @@ def _total(files: list[Path]) -> int | None:
 
 def _read_file(file: Path, columns: ColumnsConfig) -> Iterator[Row | Problem]:
     """The rows of one file; an empty file is a problem of its own."""
-    read = _read_parquet if file.name.endswith(_PARQUET) else _read_json_lines
-    rows = 0
-    for row in read(file, columns):
-        rows += 1
+    if file.name.endswith(_PARQUET):
+        rows = _read_parquet(file, columns)
+    else:
+        rows = read_json_lines(file)
+    number = 0
+    for number, row in enumerate(rows, 1):  # noqa: B007 (used after the loop)
         yield row
-    if rows == 0:
-        detail = "holds no rows; remove it from the source or fill it"
-        yield Problem(str(file), "no rows", detail, fatal=True)
+    if number == 0:
+        yield no_rows(str(file))
 
 
-def _read_json_lines(file: Path, columns: ColumnsConfig) -> Iterator[Row | Problem]:
-    for number, line in read_lines(file):
+def no_rows(place: str) -> Problem:
+    """The problem of a source without rows, which stops the run."""
+    detail = "holds no rows; fill it or take it out of `sources`"
+    return Problem(place, "no rows", detail, fatal=True)
+
+
+def read_json_lines(file: Path) -> Iterator[Row | Problem]:
+    """The rows of a .jsonl file, plain or .gz; lines of white space are none."""
+    for number, line in _read_lines(file):
         if isinstance(line, Problem):
             yield line
         elif line.strip():
             yield _parse(f"{file}:{number}", line)
 
 
-def read_lines(file: Path) -> Iterator[tuple[int, bytes | Problem]]:
+def _read_lines(file: Path) -> Iterator[tuple[int, bytes | Problem]]:
     """Numbered lines of a plain or gzip file; a damaged gzip ends with a problem."""
     opened = gzip.open if file.name.endswith(".gz") else open
     number = 0
@@ -243,7 +247,7 @@ def open_hub(path: str) -> Any:
             dataset = datasets.load_from_disk(name)
             if isinstance(dataset, datasets.DatasetDict):
                 dataset = dataset[split]
-    except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ValueError(
             f"source {path!r}: cannot open it ({type(error).__name__}: {error}). "
             "Check name, configuration and split."
@@ -263,4 +267,4 @@ def _number_rows(path: str, rows: Any) -> Iterator[Row | Problem]:
     for number, row in enumerate(rows, 1):
         yield Row(f"{path} row {number}", row)
     if number == 0:
-        yield Problem(path, "no rows", "the split holds no rows", fatal=True)
+        yield no_rows(path)

@@ -16,6 +16,7 @@ from cdejax.data.rows import Pair, Problem, Reading, Row, excerpt
 SHOWN = 20
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MISSING = object()
+_ADVICE = "Mend them, or set `on_invalid: skip` to leave those rows out."
 
 
 def lookup(row: Mapping[str, Any], name: str) -> Any:
@@ -189,8 +190,8 @@ class Report:
             with open(self.file, "a", encoding="utf-8") as stream:
                 stream.write("\n".join(lines) + "\n")
 
-    def stop(self, on_invalid: str) -> None:
-        """Raises ValueError if the problems found must stop the run."""
+    def stop(self, on_invalid: str, advice: str = _ADVICE) -> None:
+        """Raises ValueError, ending in `advice`, if the problems must stop the run."""
         if not (self.fatal or (self.bad_rows and on_invalid == "error")):
             return
         total = sum(self.kinds.values())
