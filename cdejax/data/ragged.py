@@ -42,7 +42,9 @@ class Ragged(Sequence[np.ndarray]):
         return cls(values, offsets)
 
     @classmethod
-    def from_rows(cls, rows: Iterable[Sequence[int]], dtype: type = np.int32) -> Ragged:
+    def from_rows(
+        cls, rows: Iterable[Sequence[int] | np.ndarray], dtype: type = np.int32
+    ) -> Ragged:
         """Builds the rows in memory."""
         arrays = [np.asarray(row, dtype) for row in rows]
         lengths = np.array([len(row) for row in arrays], np.int64)

@@ -84,7 +84,7 @@ class Tokenizer:
           ValueError: an item is no string or no Unicode (lone surrogate), named by
             index; or `max_length` leaves no room for a text token.
         """
-        _check_texts(texts)
+        check_texts(texts)
         if max_length is None:
             self._tokenizer.no_truncation()
         elif max_length <= self.special_tokens:
@@ -123,7 +123,8 @@ def files_of(folder: str | Path) -> list[Path]:
     return [Path(folder) / name for name in FILES if (Path(folder) / name).is_file()]
 
 
-def _check_texts(texts: Sequence[str]) -> None:
+def check_texts(texts: Sequence[str]) -> None:
+    """ValueError, by index, where an item is no string or no Unicode."""
     if isinstance(texts, str):
         raise ValueError("texts: one string was given, wrap it in a list")
     for index, text in enumerate(texts):

@@ -1,0 +1,325 @@
+"""Texts to vectors, with a model from a folder or from memory."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, DTypeLike, Float, Int
+
+from cdejax.context import Context, sample
+from cdejax.data.ragged import Ragged
+from cdejax.data.tokenizer import Tokenizer, check_texts
+from cdejax.folder import read_settings, transformer_folder
+from cdejax.models import BiEncoder, ContextualEncoder
+from cdejax.paths import resolve_folder
+from cdejax.progress import progress
+
+log = logging.getLogger(__name__)
+
+Kind = Literal["query", "document"]
+_LEAST_WIDTH, _LEAST_ROWS = 16, 8
+
+
+class Embedder:
+    """A biencoder or contextual encoder with its tokenizer, prompts and length limit.
+
+    Texts are sorted into a few widths by their own length and into full batches of a
+    few sizes, so that little is padded and little is compiled, and so that a vector
+    does not depend on the order of the texts or on which others there are.
+
+    Args:
+      model: the model; only its structure and parameters are kept.
+      tokenizer: the tokenizer that the model was trained with.
+      prompts: text before every `query` and `document` (missing: none). Context texts
+        are read as documents.
+      max_length: longest text in tokens; what is cut is logged.
+      context_length: the same for texts of the context (default: `max_length`).
+      name: what to call the model in reports.
+
+    Raises:
+      ValueError: the tokenizer has more tokens than the model, or an unknown prompt.
+    """
+
+    def __init__(
+        self,
+        model: BiEncoder | ContextualEncoder,
+        tokenizer: Tokenizer,
+        *,
+        prompts: Mapping[str, str] | None = None,
+        max_length: int = 512,
+        context_length: int | None = None,
+        name: str = "model",
+    ):
+        contextual = isinstance(model, ContextualEncoder)
+        encoder = model.backbone if contextual else model.encoder
+        if tokenizer.vocab_size > encoder.config.vocab_size:
+            raise ValueError(
+                f"{name}: the tokenizer has {tokenizer.vocab_size} tokens, the model "
+                f"{encoder.config.vocab_size}; use the tokenizer it was trained with"
+            )
+        if unknown := set(prompts or ()) - {"query", "document"}:
+            raise ValueError(
+                f"prompts for {sorted(unknown)}: only `query` and `document` have one"
+            )
+        self.tokenizer = tokenizer
+        self.prompts = {"query": "", "document": "", **(prompts or {})}
+        self.max_length = max_length
+        self.context_length = context_length or max_length
+        self.name = name
+        self.dim: int = model.dim
+        """Size of an embedding."""
+        self.context_size = model.config.context_size if contextual else None
+        """Context texts at most, C; None for a biencoder."""
+        self.dtype = str(encoder.dtype)
+        """Activations."""
+        self._graph, params = nnx.split(model)
+        self.params: Any = jax.tree.map(jnp.asarray, params)
+
+    def with_params(self, params: Any) -> Embedder:
+        """The same embedder with other parameters (nothing is compiled anew).
+
+        Args:
+          params: the state of `nnx.split(model)`, as training holds it.
+        """
+        other = copy.copy(self)
+        other.params = params
+        other.__dict__.pop("hash", None)
+        return other
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """Hash (16 hex digits) of the parameters, as float32."""
+        digest = hashlib.blake2b(digest_size=8)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.params):
+            digest.update(f"{jax.tree_util.keystr(path)}{leaf.shape}".encode())
+            digest.update(np.ascontiguousarray(leaf, np.float32).tobytes())
+        return digest.hexdigest()
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        kind: Kind = "document",
+        context: Context | None = None,
+        batch_size: int = 128,
+        normalize: bool = True,
+        show_progress: bool = False,
+    ) -> Float[np.ndarray, "texts dim"]:
+        """Vectors of texts, float32, in the order of the texts.
+
+        Args:
+          texts: strings; an empty one is allowed.
+          kind: which prompt stands before them.
+          context: a contextual model needs one, from `context` or `Context.load`.
+          batch_size: texts encoded at once.
+          normalize: to length 1.
+          show_progress: a bar with rate and remaining time.
+
+        Raises:
+          ValueError: a text is no string (named by index), an unknown kind, a context
+            that is missing, not wanted or another model's, or a vector that is not
+            finite.
+        """
+        stage, vectors = "biencoder", None
+        if self.context_size is not None:
+            stage, vectors = "second", self._context_vectors(context)
+        elif context is not None:
+            raise ValueError(f"{self.name} is a biencoder; it takes no context")
+        out = self._embed(
+            texts, kind, stage, self.max_length, vectors, batch_size, show_progress
+        )
+        if normalize:
+            out /= np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
+        return out
+
+    def context(
+        self,
+        texts: Sequence[str],
+        size: int | None = None,
+        seed: int = 0,
+        batch_size: int = 128,
+        show_progress: bool = False,
+    ) -> Context:
+        """Samples texts and embeds them with the first stage.
+
+        Args:
+          texts: the corpus, or any part of it; encoded as documents.
+          size: texts to draw without replacement (default: C, the model's size); with
+            fewer texts than that, all are taken and the missing places stay out of
+            attention. 0 gives the null context.
+          seed: of the sample.
+          batch_size: texts encoded at once.
+          show_progress: a bar with rate and remaining time.
+
+        Raises:
+          ValueError: the model is a biencoder, `size` is not in 0…C, or there is no
+            text to draw.
+        """
+        most = self.context_size
+        if most is None:
+            raise ValueError(f"{self.name} is a biencoder; it takes no context")
+        size = most if size is None else size
+        if not 0 <= size <= most:
+            raise ValueError(
+                f"size {size}: this model reads 0 to {most} context texts (trained C)"
+            )
+        if isinstance(texts, str):
+            raise ValueError("texts: one string was given, wrap it in a list")
+        if size and not len(texts):
+            raise ValueError("no texts to draw from; size=0 gives the null context")
+        rows = sample(len(texts), size, seed) if size else np.arange(0)
+        vectors = self._embed(
+            [texts[row] for row in rows.tolist()],
+            "document",
+            "first",
+            self.context_length,
+            None,
+            batch_size,
+            show_progress,
+        )
+        return Context(rows, vectors, np.ones(len(rows), bool), seed, self.hash)
+
+    def _context_vectors(self, context: Context | None) -> Float[Array, "texts hidden"]:
+        """A context's vectors, if it is this model's."""
+        if not isinstance(context, Context):
+            given = "none" if context is None else f"a {type(context).__name__}"
+            raise ValueError(
+                f"{self.name} is contextual and needs a Context ({given} was given): "
+                "make one from the corpus with `context = embedder.context(texts)` and "
+                "pass it as `encode(…, context=context)`; without a corpus, "
+                "`embedder.context([], size=0)` gives the null context"
+            )
+        if context.model != self.hash:
+            raise ValueError(
+                f"the context was made with other weights ({context.model}) than "
+                f"{self.name}'s ({self.hash}); make it again with this model"
+            )
+        return jnp.asarray(context.vectors[context.mask])
+
+    def _embed(
+        self,
+        texts: Sequence[str],
+        kind: str,
+        stage: str,
+        max_length: int,
+        context: Float[Array, "texts hidden"] | None,
+        batch_size: int,
+        show: bool,
+    ) -> Float[np.ndarray, "texts dim"]:
+        """Tokenises, encodes batch by batch, and puts the rows back in order."""
+        tokens = self._tokenize(texts, kind, max_length)
+        out = np.zeros((len(tokens), self.dim), np.float32)
+        pending: tuple[Int[np.ndarray, "rows"], Array] | None = None
+        with progress(f"encode {kind}", len(tokens), show=show) as advance:
+            for rows, size, width in batches(tokens.lengths, batch_size, max_length):
+                ids = np.full((size, width), self.tokenizer.pad_id, np.int32)
+                lengths = np.ones(size, np.int32)
+                ids[: len(rows)] = tokens.padded(rows, width, self.tokenizer.pad_id)
+                lengths[: len(rows)] = tokens.lengths[rows]
+                new = _run(self._graph, stage, self.params, ids, lengths, context)
+                _store(out, pending)  # the device works on `new` meanwhile
+                pending = rows, new
+                advance(len(rows))
+            _store(out, pending)
+        if not np.isfinite(out).all():
+            bad = int((~np.isfinite(out)).any(1).argmax())
+            raise ValueError(
+                f"texts[{bad}]: {self.name} gives a vector that is not finite "
+                f"(activations {self.dtype}); check its weights"
+            )
+        return out
+
+    def _tokenize(self, texts: Sequence[str], kind: str, max_length: int) -> Ragged:
+        if kind not in self.prompts:
+            raise ValueError(f"kind {kind!r}: choose 'query' or 'document'")
+        check_texts(texts)
+        prompt = self.prompts[kind]
+        rows, cut = self.tokenizer.encode([prompt + text for text in texts], max_length)
+        if cut.any():
+            log.info("%d of %d texts cut at %d tokens", cut.sum(), len(cut), max_length)
+        return Ragged.from_rows(rows)
+
+
+def load(folder: str | Path, *, dtype: DTypeLike | None = None) -> Embedder:
+    """Loads an exported or Hugging Face folder; nothing is fetched.
+
+    Args:
+      folder: a folder, or `package:MODULE/FOLDER` of an installed package.
+      dtype: of the activations (default: bfloat16 on GPU and TPU, float32 on CPU).
+
+    Raises:
+      ValueError: the folder, its weights, its tokenizer or its settings are missing or
+        do not fit.
+    """
+    from cdejax.models import from_pretrained
+
+    path = resolve_folder(folder)
+    settings = read_settings(path)
+    if dtype is None:
+        dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
+    model = from_pretrained(path, dtype=dtype)
+    tokenizer = Tokenizer.load(transformer_folder(path))
+    return Embedder(model, tokenizer, name=str(folder), **settings)
+
+
+def batches(
+    lengths: Int[np.ndarray, "texts"], batch_size: int, max_length: int
+) -> Iterator[tuple[Int[np.ndarray, "rows"], int, int]]:
+    """Cuts texts into batches: (row numbers, rows of the array, width).
+
+    A text's width depends on its own length only: the next power of two, `max_length`
+    at most. The texts of a width fill batches of `batch_size`, a quarter of it, and so
+    on down to 8; only the last is padded. The longest come first.
+
+    Raises:
+      ValueError: `batch_size` is below 1.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size {batch_size}: give 1 or more")
+    widths = _LEAST_WIDTH << np.arange(max(max_length - 1, 1).bit_length())
+    bucket = np.searchsorted(widths, lengths)
+    for index in np.unique(bucket)[::-1]:
+        rows = np.flatnonzero(bucket == index)
+        rows = rows[np.argsort(lengths[rows], kind="stable")]
+        while len(rows):
+            size = batch_size
+            while size > len(rows) and size > _LEAST_ROWS:
+                size = max(size // 4, _LEAST_ROWS)
+            yield rows[:size], size, min(int(widths[index]), max_length)
+            rows = rows[size:]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _run(
+    graph: Any,
+    stage: str,
+    params: Any,
+    ids: Int[Array, "batch length"],
+    lengths: Int[Array, "batch"],
+    context: Float[Array, "texts hidden"] | None,
+) -> Float[Array, "batch dim"]:
+    """One batch through one stage; compiled once per structure and shape."""
+    model = nnx.merge(graph, params)
+    if stage == "first":
+        return model.first_stage(ids, lengths=lengths)
+    if stage == "second":
+        return model.second_stage(ids, context=context, lengths=lengths)
+    return model(ids, lengths=lengths)
+
+
+def _store(
+    out: Float[np.ndarray, "texts dim"],
+    pending: tuple[Int[np.ndarray, "rows"], Array] | None,
+) -> None:
+    if pending is not None:
+        rows, vectors = pending
+        out[rows] = np.asarray(vectors)[: len(rows)]
