@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -134,6 +135,7 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command; mistakes of the user end in one line and exit code 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    _log_to_stderr()
     try:
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             _overview()
@@ -204,6 +206,16 @@ def _show(result: Any) -> None:
         Console(soft_wrap=True).print(str(result), markup=False, highlight=False)
     elif result is not None:
         Console().print(result)
+
+
+def _log_to_stderr() -> None:
+    """What the package logs (texts cut, kernels chosen) is for the user to see."""
+    logger = logging.getLogger("cdejax")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
 
 
 def _fail(message: str) -> NoReturn:

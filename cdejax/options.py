@@ -23,8 +23,7 @@ class RecipeOptions:
     config: Path
     """The recipe: a YAML file."""
     set: Repeatable = ()
-    """Change one setting of the recipe, e.g. `--set plan.batch_size=256`. It wins over
-    the file and over its variants; give it as often as needed."""
+    """Change a setting, e.g. plan.batch_size=256. It wins over file and variants."""
     variant: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Only this variant of the recipe, not all that it names."""
 
@@ -49,29 +48,26 @@ class RunOptions(RecipeOptions):
     """A recipe to run whole."""
 
     dry_run: bool = False
-    """Only say what would happen: rows and drops by domain, negatives per query, steps,
-    padding, compilations, memory and FLOPs."""
+    """Only say what would happen: rows, drops, steps, padding, memory, FLOPs."""
 
 
 @dataclass(frozen=True)
 class EncodeOptions:
     """Texts to vectors."""
 
-    model: Path
-    """Folder of the model: an export of ours or a Hugging Face folder."""
+    model: str
+    """Model folder: an export of ours or a Hugging Face folder."""
     texts: Path
-    """Texts: .txt with one a line, or .jsonl with objects that have `text` (and
-    `title`); either may be gzipped."""
+    """A .txt file, one text a line, or a .jsonl file with `text`."""
     output: Path
-    """The .npy file to write: float32, a row for each text in their order."""
+    """The .npy file to write: float32, one row a text, in their order."""
     kind: Literal["query", "document"] = "document"
-    """What the texts are; models may treat the two differently."""
+    """What the texts are: their prompt depends on it."""
     context: File = None
-    """Contextual models: documents of the corpus (.txt or .jsonl), or a saved
-    context."""
+    """Contextual models: a .txt or .jsonl of the corpus, or a saved context."""
     seed: int = 0
-    """Contextual models: which documents become the context."""
-    batch_size: int = 64
+    """Contextual models: seed of the sample that becomes the context."""
+    batch_size: int = 128
     """Texts encoded at once."""
     overwrite: bool = False
     """Replace the output if it exists."""
@@ -81,25 +77,23 @@ class EncodeOptions:
 class SearchOptions:
     """Documents and queries to ranked results."""
 
-    model: Path
-    """Folder of the model: an export of ours or a Hugging Face folder."""
+    model: str
+    """Model folder: an export of ours or a Hugging Face folder."""
     documents: Path
-    """The corpus: .txt with a document a line, or .jsonl with objects that have `text`
-    (and `title`, `_id`); either may be gzipped."""
+    """A .txt file, one document a line, or .jsonl with `text` (`title`, `_id`)."""
     query: Repeatable = ()
-    """A query; may be given several times."""
+    """A query. Give several by repeating the option."""
     queries: File = None
     """Queries from a file, .txt or .jsonl like the documents."""
     k: int = 10
     """Documents for each query."""
     context: File = None
-    """Contextual models: other documents (.txt or .jsonl), or a saved context (default:
-    drawn from `documents`)."""
+    """Contextual models: read the context from here, not from the documents."""
     seed: int = 0
-    """Contextual models: which documents become the context."""
-    batch_size: int = 64
+    """Contextual models: seed of the sample that becomes the context."""
+    batch_size: int = 128
     """Texts encoded at once."""
     output: File = None
-    """Write all results as JSON lines, too."""
+    """Write all results to this file, as JSON lines."""
     overwrite: bool = False
     """Replace the output if it exists."""

@@ -1,0 +1,186 @@
+"""`cdejax encode` and `cdejax search`: an exported model on the user's own texts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from cdejax.data.texts import is_text_file, read_texts
+from cdejax.options import EncodeOptions, SearchOptions
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from cdejax.context import Context
+    from cdejax.embedder import Embedder
+
+SHOWN = 20
+"""Queries in the table at most; a file of results holds all."""
+
+
+def encode(options: EncodeOptions) -> Path:
+    """Writes the vectors of a file's texts as float32 [texts, dim], in their order.
+
+    Returns:
+      The written file.
+
+    Raises:
+      ValueError: bad texts, a bad model, a context that is missing or not wanted, or an
+        output that exists or cannot be written.
+    """
+    from cdejax import load
+
+    if options.output.suffix != ".npy":
+        raise ValueError(f"{options.output}: the vectors go to a .npy file")
+    _check_output(options.output, options.overwrite)
+    texts = list(read_texts(options.texts).values())
+    embedder = load(options.model)
+    context = None
+    if options.context is not None:
+        context = _read_context(embedder, options.context, options.seed)
+    elif embedder.context_size is not None:
+        raise ValueError(
+            f"{options.model} is contextual: give `--context` with documents of the "
+            "corpus that the vectors are for (.txt or .jsonl), or a saved context"
+        )
+    vectors = embedder.encode(
+        texts, options.kind, context, options.batch_size, show_progress=True
+    )
+    _write(options.output, lambda stream: np.save(stream, vectors))
+    return options.output
+
+
+def search(options: SearchOptions) -> RenderableType:
+    """Ranks the documents for every query by cosine similarity.
+
+    Returns:
+      A table of the first queries' results.
+
+    Raises:
+      ValueError: as `encode`, or no query was given.
+    """
+    from cdejax import load
+    from cdejax.retrieval.search import search as nearest
+
+    if options.k < 1:
+        raise ValueError(f"--k {options.k}: at least 1 is needed")
+    if options.output is not None:
+        _check_output(options.output, options.overwrite)
+    queries = _queries(options)
+    documents = read_texts(options.documents)
+    texts = list(documents.values())
+    embedder = load(options.model)
+    context = None
+    if options.context is not None:
+        context = _read_context(embedder, options.context, options.seed)
+    elif embedder.context_size is not None:
+        context = embedder.context(texts, seed=options.seed)
+    size = options.batch_size
+    found = nearest(
+        embedder.encode(list(queries.values()), "query", context, size),
+        embedder.encode(texts, "document", context, size, show_progress=True),
+        options.k,
+    )
+    results = _results(queries, documents, *found)
+    if options.output is not None:
+        lines = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in results)
+        _write(options.output, lambda stream: stream.write(lines.encode()))
+    return _table(results, options.output)
+
+
+def _queries(options: SearchOptions) -> dict[str, str]:
+    """Queries by id, from the command line or from a file."""
+    if bool(options.query) == (options.queries is not None):
+        raise ValueError("give either `--query TEXT` or `--queries FILE`")
+    if options.queries is not None:
+        return read_texts(options.queries)
+    if any(not query.strip() for query in options.query):
+        raise ValueError("--query: the text is empty")
+    return {str(number): text for number, text in enumerate(options.query, 1)}
+
+
+def _read_context(embedder: Embedder, path: Path, seed: int) -> Context:
+    """A saved context, or one made from the texts of a file."""
+    from cdejax import Context
+
+    if is_text_file(path):
+        return embedder.context(list(read_texts(path).values()), seed=seed)
+    return Context.load(path)
+
+
+def _results(
+    queries: dict[str, str],
+    documents: dict[str, str],
+    scores: np.ndarray,
+    rows: np.ndarray,
+) -> list[dict[str, Any]]:
+    """One JSON object a query, its documents best first."""
+    ids, texts = list(documents), list(documents.values())
+    return [
+        {
+            "query_id": id,
+            "query": query,
+            "results": [
+                {
+                    "rank": rank,
+                    "id": ids[row],
+                    "score": round(float(score), 6),
+                    "text": texts[row],
+                }
+                for rank, (score, row) in enumerate(zip(*ranked, strict=True), 1)
+            ],
+        }
+        for (id, query), *ranked in zip(queries.items(), scores, rows, strict=True)
+    ]
+
+
+def _table(results: list[dict[str, Any]], output: Path | None) -> RenderableType:
+    """The first queries' documents, and where the rest is."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("rank", "score", "id", "text", title_justify="left")
+    for entry in results[:SHOWN]:
+        table.add_row("", "", "", f"[bold]{escape(entry['query'])}[/bold]")
+        for hit in entry["results"]:
+            text = " ".join(hit["text"].split())
+            text = text if len(text) <= 100 else text[:99] + "…"
+            score = f"{hit['score']:.4f}"
+            table.add_row(str(hit["rank"]), score, escape(hit["id"]), escape(text))
+        table.add_section()
+    left = len(results) - SHOWN
+    where = f"all results: {output}" if output else "--output FILE.jsonl keeps them"
+    if left > 0 or output:
+        more = f"{left:,} more queries; " if left > 0 else ""
+        table.caption = escape(more + where)
+    return table
+
+
+def _check_output(path: Path, overwrite: bool) -> None:
+    """Refuses, before any work is done, an output that cannot be written."""
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder; name a file in it")
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path}: exists; choose another name or add --overwrite")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"{path}: the folder {path.parent} cannot be written")
+
+
+def _write(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Writes under a temporary name and renames."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "wb") as stream:
+            write(stream)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written ({error.strerror})") from None
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,85 @@
+"""Plain lists of texts, for encoding and searching: a line or a JSON object each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from cdejax.data.rows import Problem, Row, excerpt
+from cdejax.data.sources import read_json_lines
+from cdejax.data.validation import Report, text_problem
+
+MAX_CHARACTERS = 10_000_000
+_JSON_LINES = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
+
+
+def is_text_file(file: str | Path) -> bool:
+    """Whether `read_texts` reads files of this name."""
+    return str(file).endswith((".txt", *_JSON_LINES))
+
+
+def read_texts(file: str | Path) -> dict[str, str]:
+    """Texts by id, in the file's order.
+
+    A .txt file holds a text a line; its ids are line numbers. A .jsonl file (plain or
+    gzip) holds objects with `text`, before which `title` is put where there is one (as
+    BEIR does), and `_id` or `id`, without which the row's number is the id.
+
+    Raises:
+      ValueError: no such file, another kind of file, no text in it, or bad rows (no
+        text, wrong type, empty, NUL, lone surrogate, repeated id), all of them listed
+        by line.
+    """
+    file = Path(file)
+    if not is_text_file(file):
+        raise ValueError(f"{file}: give a .txt or .jsonl file (.jsonl.gz, too)")
+    if not file.is_file():
+        raise ValueError(f"{file}: no such file")
+    report = Report()
+    texts: dict[str, str] = {}
+    rows = _read_lines(file) if file.suffix == ".txt" else read_json_lines(file)
+    for number, row in enumerate(rows, 1):
+        entry = row if isinstance(row, Problem) else _entry(row, number, texts)
+        if isinstance(entry, Problem):
+            report.add([entry])
+        else:
+            texts[entry[0]] = entry[1]
+    report.stop("error", "Mend or remove these lines.")
+    if not texts:
+        raise ValueError(f"{file}: holds no text")
+    return texts
+
+
+def _read_lines(file: Path) -> Iterator[Row | Problem]:
+    """The lines of a text file as rows."""
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        place = f"{file}:{number}"
+        try:
+            yield Row(place, {"text": line.decode()})
+        except UnicodeDecodeError as error:
+            detail = f"not UTF-8 (byte {error.start} of the line); convert the file"
+            yield Problem(place, "wrong encoding", detail)
+
+
+def _entry(
+    row: Row, number: int, known: Mapping[str, str]
+) -> tuple[str, str] | Problem:
+    value = row.value
+    if not isinstance(value, Mapping) or "text" not in value:
+        detail = f"needs the field `text`: {excerpt(value)}"
+        return Problem(row.place, "missing field", detail)
+    id = value.get("_id", value.get("id", number))
+    if isinstance(id, bool) or not isinstance(id, (str, int)) or id == "":
+        detail = f"the id is {excerpt(id)}; ids are texts or integers"
+        return Problem(row.place, "id", detail)
+    if str(id) in known:
+        return Problem(row.place, "repeated id", f"id {str(id)!r} stands twice")
+    title, text = value.get("title") or "", value["text"]
+    for field, part in (("title", title), ("text", text)):
+        found = text_problem(part, MAX_CHARACTERS)
+        if found and found[0] != "empty text":
+            return Problem(row.place, found[0], f"field `{field}` {found[1]}")
+    joined = f"{title} {text}".strip() if title else text
+    if not joined.strip():
+        return Problem(row.place, "empty text", "there is no text")
+    return str(id), joined
