@@ -1,0 +1,99 @@
+"""Arrays that users bring: checked before anything is computed from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from cdejax import artifacts
+
+
+def check_vectors(
+    x: Float[np.ndarray, "rows dim"], name: str, first: int = 0
+) -> Float[np.ndarray, "rows dim"]:
+    """Returns `x` if every row is finite and not zero; ValueError names the first bad.
+
+    Args:
+      x: vectors.
+      name: what they are called in the message.
+      first: row number of `x[0]` in the message.
+    """
+    norms = np.linalg.norm(np.asarray(x, np.float64), axis=1)
+    for bad, what in (
+        (~np.isfinite(norms), "NaN or infinite values"),
+        (norms == 0, "only zeros, which have no direction"),
+    ):
+        if bad.any():
+            row = first + int(bad.argmax())
+            raise ValueError(
+                f"{name}: row {row} holds {what} ({int(bad.sum())} such rows in rows "
+                f"{first} to {first + len(x) - 1}). Embed those texts again."
+            )
+    return x
+
+
+def check_file(
+    path: str | Path, rows: int, side: str, pairs_fingerprint: str
+) -> np.ndarray:
+    """Maps a user's vectors after checking that they are what we take them for.
+
+    A file `PATH.json` with {"pairs": FINGERPRINT}, or the manifest of a vectors
+    artefact in the same folder, says which pairs artefact they were made for.
+
+    Raises:
+      ValueError: no such file, not a plain `.npy`, not floating point, not 2-D, another
+        number of rows, or made for another pairs artefact.
+    """
+    path, where = Path(path), f"vectors.{side}: {path}"
+    array = load_npy(path, where)
+    if array.dtype.kind != "f":
+        raise ValueError(
+            f"{where}: dtype {array.dtype}; save it as float32 (or float16, float64)."
+        )
+    if array.ndim != 2:
+        raise ValueError(f"{where}: shape {array.shape}; it must be [rows, dim].")
+    check_origin(path, where, pairs_fingerprint)
+    if len(array) != rows:
+        raise ValueError(
+            f"{where}: {len(array)} rows, but the pairs artefact has {rows} {side}. "
+            "Row i must be the vector of its text i."
+        )
+    return array
+
+
+def load_npy(path: Path, where: str) -> np.ndarray:
+    """Maps a `.npy` file of plain numbers; ValueError if it is anything else."""
+    if not path.is_file():
+        raise ValueError(f"{where}: no such file.")
+    with open(path, "rb") as stream:
+        magic = stream.read(6)
+    if magic != b"\x93NUMPY":
+        kind = "an .npz archive" if magic[:2] == b"PK" else "not a .npy file"
+        raise ValueError(f"{where}: {kind}. Write one array with `numpy.save`.")
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        reason = "holds pickled objects" if "object" in str(error).lower() else error
+        raise ValueError(
+            f"{where}: {reason}. Write one array of plain numbers with `numpy.save`."
+        ) from None
+
+
+def check_origin(path: Path, where: str, pairs_fingerprint: str) -> None:
+    """ValueError if a file (or folder) says that it was made for other pairs."""
+    sidecar = path.with_name(path.name + ".json")
+    manifest = (path if path.is_dir() else path.parent) / artifacts.MANIFEST
+    if sidecar.is_file():
+        origin = json.loads(sidecar.read_text(encoding="utf-8")).get("pairs")
+    elif manifest.is_file():
+        origin = artifacts.read_manifest(manifest.parent).get("spec", {}).get("pairs")
+    else:
+        return
+    if origin not in (None, pairs_fingerprint):
+        raise ValueError(
+            f"{where}: made for another corpus (pairs {origin}, these are "
+            f"{pairs_fingerprint}). Make it again from this pairs artefact."
+        )

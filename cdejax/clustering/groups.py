@@ -1,0 +1,88 @@
+"""Which domains may share batches: one each, or merged on purpose."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+from jaxtyping import Int
+
+
+def group_domains(
+    domains: Sequence[str], groups: Mapping[str, Sequence[str]]
+) -> tuple[list[str], Int[np.ndarray, "domains"]]:
+    """Merges domains.
+
+    Args:
+      domains: names of all domains.
+      groups: {new name: domains}; a name may hold `*` for any characters.
+
+    Returns:
+      Names of the groups (domains not mentioned stay groups of their own), and the
+      group number of every domain.
+
+    Raises:
+      ValueError: a name matches no domain, a domain is in two groups, or a new name is
+        also that of a domain outside the group.
+    """
+    owner: dict[str, str] = {}
+    for group, patterns in groups.items():
+        for pattern in patterns:
+            for domain in _matches(group, pattern, domains):
+                if owner.setdefault(domain, group) != group:
+                    raise ValueError(
+                        f"plan.domain_groups: domain {domain!r} is in "
+                        f"{owner[domain]!r} and in {group!r}; keep one of them."
+                    )
+        if group in domains and owner.get(group) != group:
+            raise ValueError(
+                f"plan.domain_groups: {group!r} is also a domain outside that group; "
+                "choose another name or add the domain to it."
+            )
+    named = [owner.get(domain, domain) for domain in domains]
+    names = list(dict.fromkeys(named))
+    return names, np.array([names.index(name) for name in named], np.int32)
+
+
+def check_sizes(
+    names: Sequence[str],
+    sizes: Sequence[int] | Int[np.ndarray, "groups"],
+    batch: int,
+    min_domain: str,
+) -> list[int]:
+    """Numbers of the groups that fill a batch.
+
+    Raises:
+      ValueError: a group is smaller than a batch and `min_domain` is `error`, or no
+        group is left.
+    """
+    small = [(n, int(s)) for n, s in zip(names, sizes, strict=True) if 0 < s < batch]
+    if small and min_domain == "error":
+        listed = ", ".join(f"{name!r} ({size} rows)" for name, size in small)
+        raise ValueError(
+            f"plan: {len(small)} domains are smaller than a batch of {batch}: {listed}."
+            " Merge them with plan.domain_groups, lower plan.batch_size, or leave them "
+            "out with plan.min_domain: drop."
+        )
+    kept = [number for number, size in enumerate(sizes) if size >= batch]
+    if not kept:
+        raise ValueError(
+            f"plan: no domain has the {batch} rows of a batch. Lower plan.batch_size "
+            "or merge domains with plan.domain_groups."
+        )
+    return kept
+
+
+def _matches(group: str, pattern: str, domains: Sequence[str]) -> list[str]:
+    found = [domain for domain in domains if fnmatchcase(domain, pattern)]
+    if not found:
+        near = difflib.get_close_matches(pattern, domains, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"plan.domain_groups.{group}: {pattern!r} matches no domain{hint} "
+            f"There are {len(domains)}: {', '.join(map(repr, domains[:8]))}"
+            f"{', …' if len(domains) > 8 else ''}."
+        )
+    return found

@@ -1,0 +1,259 @@
+"""How hard the planned batches are, as the surrogate sees it.
+
+Clusters are described by their sizes and by the mean cosine inside them. Batches are
+described by two shares of the surrogate's in-batch scores: how often a query's own
+document scores highest (top-1 rate), and which cells the false-negative mask would
+remove (spec 4; GISTEmbed). The planned batches are compared with random ones, drawn
+within domains and from everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from cdejax import artifacts
+from cdejax.clustering.groups import group_domains
+from cdejax.clustering.kmeans import Clusters
+from cdejax.clustering.plan import Plan
+from cdejax.clustering.vectors import Vectors
+from cdejax.config import Config
+
+if TYPE_CHECKING:
+    from cdejax.data.pairs import Pairs
+
+BATCHES = 8
+"""Batches examined of each domain."""
+QUERIES = 1024
+"""Queries examined of each batch (against all of its documents)."""
+_BLOCK = 65536
+
+
+@dataclass(frozen=True)
+class PairArrays:
+    """What the report needs of every training pair."""
+
+    queries: Float[np.ndarray, "queries dim"]
+    documents: Float[np.ndarray, "documents dim"]
+    query: Int[np.ndarray, "pairs"]
+    document: Int[np.ndarray, "pairs"]
+    query_content: Int[np.ndarray, "queries"]
+    document_content: Int[np.ndarray, "documents"]
+    group: Int[np.ndarray, "pairs"]
+    """Domain group of each pair."""
+
+
+def hardness_report(
+    config: Config,
+    pairs: Pairs,
+    vectors: Vectors,
+    clusters: Clusters | None,
+    plan: Plan,
+    folder: str | Path,
+) -> dict[str, Any]:
+    """Writes `hardness.json` and `hardness.png` to a folder; returns the numbers.
+
+    Args:
+      config: for the mask's margin, domain groups and the seed of samples.
+      pairs: the pairs artefact.
+      vectors: its surrogate vectors.
+      clusters: its clusters, if there are any.
+      plan: its batch plan; the first epoch is examined.
+      folder: where to write.
+    """
+    from cdejax.clustering.hardness_plot import draw
+
+    train = pairs.train
+    names, group_of = group_domains(pairs.domains, config.plan.domain_groups)
+    arrays = PairArrays(
+        vectors.queries,
+        vectors.documents,
+        np.asarray(train.query),
+        np.asarray(train.document),
+        np.asarray(pairs.query_content),
+        np.asarray(pairs.document_content),
+        group_of[train.domain],
+    )
+    margin = config.training.false_negative_margin or 0.0
+    numbers = batches_report(arrays, plan.epochs[0], names, margin, config.seed)
+    numbers["false_negative_margin"] = margin
+    if clusters is not None:
+        numbers["clusters"] = clusters_report(arrays, np.asarray(clusters.cluster))
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    artifacts.write_json(folder / "hardness.json", numbers)
+    draw(numbers, folder / "hardness.png")
+    return numbers
+
+
+def clusters_report(
+    arrays: PairArrays, cluster: Int[np.ndarray, "pairs"]
+) -> dict[str, Any]:
+    """Sizes of clusters, and mean cosines inside clusters, domains and everything.
+
+    Mean cosines are exact: over all pairs of different rows of a set, a set counting by
+    its rows.
+    """
+    sizes = np.bincount(cluster)
+    sizes = sizes[sizes > 0]
+    everything = np.zeros(len(cluster), np.int64)
+    sets = {"cluster": cluster, "domain": arrays.group, "all": everything}
+    sides = {
+        "queries": (arrays.queries, arrays.query),
+        "documents": (arrays.documents, arrays.document),
+    }
+    quantiles = np.quantile(sizes, [0, 0.05, 0.25, 0.5, 0.75, 0.95, 1])
+    return {
+        "clusters": len(sizes),
+        "mean_size": float(sizes.mean()),
+        "size_quantiles": dict(
+            zip(
+                ("min", "p5", "p25", "median", "p75", "p95", "max"),
+                quantiles.tolist(),
+                strict=True,
+            )
+        ),
+        "sizes": np.sort(sizes).tolist(),
+        "mean_cosine": {
+            side: {name: mean_cosine(x, rows, ids) for name, ids in sets.items()}
+            for side, (x, rows) in sides.items()
+        },
+    }
+
+
+def mean_cosine(
+    x: Float[np.ndarray, "rows dim"],
+    rows: Int[np.ndarray, "pairs"],
+    ids: Int[np.ndarray, "pairs"],
+) -> float:
+    """Mean cosine between different pairs of one set, a set weighing as its pairs.
+
+    For n unit vectors of sum s it is (‖s‖² − n) / (n (n − 1)); sets of one are left
+    out. NaN if there are no others.
+
+    Args:
+      x: unit vectors.
+      rows: row of `x` for each pair.
+      ids: set of each pair.
+    """
+    sizes = np.bincount(ids).astype(np.float64)
+    sums = np.zeros((len(sizes), x.shape[1]))
+    for i in range(0, len(rows), _BLOCK):
+        np.add.at(sums, ids[i : i + _BLOCK], x[rows[i : i + _BLOCK]])
+    several = sizes > 1
+    n = sizes[several]
+    cosines = ((sums[several] ** 2).sum(axis=1) - n) / (n * (n - 1))
+    return float(np.average(cosines, weights=n)) if len(n) else float("nan")
+
+
+def batches_report(
+    arrays: PairArrays,
+    steps: Int[np.ndarray, "steps batch"],
+    names: Sequence[str],
+    margin: float,
+    seed: int,
+) -> dict[str, Any]:
+    """Hardness of planned batches beside random ones.
+
+    At most `BATCHES` batches of each domain are drawn by the seed; a domain counts in
+    the overall figures by its share of the planned steps.
+
+    Args:
+      arrays: the training pairs.
+      steps: planned batches of an epoch.
+      names: names of the domain groups.
+      margin: of the false-negative mask.
+      seed: of what is drawn.
+
+    Returns:
+      {"planned" | "random_in_domain" | "random": figures}, and the first two under
+      "domains" by name; figures as `batch_hardness` gives them.
+    """
+    rng = np.random.default_rng(seed)
+    first = arrays.group[steps[:, 0]]
+    mixed = (arrays.group[steps] != first[:, None]).any(axis=1)
+    label = np.where(mixed, len(names), first)
+    batch = steps.shape[1]
+    domains, weights = {}, []
+    for number in np.unique(label):
+        of_domain = np.flatnonzero(label == number)
+        some = rng.permutation(of_domain)[:BATCHES]
+        pool = np.flatnonzero(arrays.group == number)
+        if number == len(names):
+            pool = np.arange(len(arrays.group))
+        domains["mixed" if number == len(names) else names[number]] = {
+            "steps": len(of_domain),
+            "planned": _mean([batch_hardness(arrays, steps[s], margin) for s in some]),
+            "random_in_domain": _random(arrays, pool, batch, len(some), margin, rng),
+        }
+        weights.append(len(of_domain))
+    everything = np.arange(len(arrays.group))
+    return {
+        "batch_size": batch,
+        "steps": len(steps),
+        "planned": _mean([d["planned"] for d in domains.values()], weights),
+        "random_in_domain": _mean(
+            [d["random_in_domain"] for d in domains.values()], weights
+        ),
+        "random": _random(arrays, everything, batch, 2 * BATCHES, margin, rng),
+        "domains": domains,
+    }
+
+
+def batch_hardness(
+    arrays: PairArrays, rows: Int[np.ndarray, "batch"], margin: float
+) -> dict[str, float]:
+    """Figures of one batch, from its first `QUERIES` queries and all documents.
+
+    Returns:
+      top1: share of queries whose own document scores above all others (cells of an
+        equal document or an equal query, which are no negatives, left out).
+      masked: share of the off-diagonal cells without those, whose score reaches the
+        own document's plus `margin` (ties included).
+      duplicates: share of the off-diagonal cells that are of an equal document or
+        query.
+    """
+    some = rows[:QUERIES]
+    documents = arrays.documents[arrays.document[rows]]
+    scores = arrays.queries[arrays.query[some]] @ documents.T
+    own = np.arange(len(some))
+    query = arrays.query_content[arrays.query[rows]]
+    document = arrays.document_content[arrays.document[rows]]
+    same = query[: len(some), None] == query
+    same |= document[: len(some), None] == document
+    positive = scores[own, own].copy()
+    masked = ~same & (scores >= positive[:, None] + np.float32(margin))
+    others = np.where(same, -np.inf, scores)
+    return {
+        "top1": float((positive > others.max(axis=1)).mean()),
+        "masked": float(masked.sum() / max((~same).sum(), 1)),
+        "duplicates": float(
+            (same.sum() - len(some)) / max(len(some) * (len(rows) - 1), 1)
+        ),
+    }
+
+
+def _random(
+    arrays: PairArrays,
+    pool: Int[np.ndarray, "pool"],
+    batch: int,
+    count: int,
+    margin: float,
+    rng: np.random.Generator,
+) -> dict[str, float]:
+    batches = [rng.choice(pool, batch, replace=False) for _ in range(count)]
+    return _mean([batch_hardness(arrays, rows, margin) for rows in batches])
+
+
+def _mean(
+    figures: Sequence[dict[str, float]], weights: Sequence[float] | None = None
+) -> dict[str, float]:
+    return {
+        key: float(np.average([f[key] for f in figures], weights=weights))
+        for key in figures[0]
+    }
