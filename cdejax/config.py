@@ -107,9 +107,10 @@ class DataConfig:
     max_characters: int = 1_000_000
     """A text longer than this is a bad row."""
     heldout_fraction: float = 0.0
-    """Share of the documents (groups of near-duplicates) held out for evaluation."""
+    """Share of the pairs held out for evaluation, in whole groups: pairs of equal query,
+    equal document or near-duplicate documents stay together."""
     heldout_rows: int | None = None
-    """Stop holding out once this many pairs are (default: no limit)."""
+    """Hold out this many pairs at most (alone: this many, whatever their share)."""
     near_duplicate: float = 0.7
     """Documents whose estimated Jaccard similarity of word 3-grams reaches this stay on
     one side of the split."""

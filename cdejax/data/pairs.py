@@ -142,7 +142,12 @@ def build_pairs(config: DataConfig, seed: int, folder: Path) -> dict[str, Any]:
     training pairs that are (nearly) a held-out document. All of it is counted.
 
     Returns:
-      Counts for the manifest; see `docs/artefacts.md`.
+      Counts for the manifest: `sources` (of each: `path`, `rows`, `invalid_rows`,
+      `rows_by_domain`, `packages` with versions); `rows`, `invalid_rows`, `invalid` (by
+      kind), `duplicate_pairs`; `near_duplicate_documents`, `split_groups` and
+      `largest_split_group` if something is held out; `negatives_known_positive`,
+      `negatives_held_out`, `left_out_by_max_rows`; `queries`, `documents`, `negatives`,
+      `train_rows`, `heldout_rows`, and `domains` (rows of each part).
 
     Raises:
       ValueError: bad rows with `on_invalid: error`, or no good row at all.

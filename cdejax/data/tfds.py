@@ -61,7 +61,7 @@ def _open(path: str) -> Any:
         reason = str(error).split("\n")[0]
         raise ValueError(
             f"source {path!r}: cannot open it ({type(error).__name__}: {reason}). "
-            "Check name and split, and that it was prepared with file_format array_record."
+            "Check name and split, and that it was prepared as array_record."
         ) from None
 
 

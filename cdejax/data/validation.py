@@ -16,6 +16,7 @@ from cdejax.data.rows import Pair, Problem, Reading, Row, excerpt
 SHOWN = 20
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MISSING = object()
+_MAX_NAME = 1000
 _ADVICE = "Mend them, or set `on_invalid: skip` to leave those rows out."
 
 
@@ -134,7 +135,7 @@ class Checker:
         if name is None:
             return self.domain
         value = self._field(row, name, problems)
-        if value is not _MISSING and (found := text_problem(value, 1000)):
+        if value is not _MISSING and (found := text_problem(value, _MAX_NAME)):
             problems.append(Problem(row.place, "domain", f"field `{name}` {found[1]}"))
         return value
 
@@ -143,11 +144,11 @@ class Checker:
         value = None if name is None else self._field(row, name, problems)
         if name is None or value is _MISSING:
             return None
-        if not isinstance(value, (str, int)) or isinstance(value, bool) or value == "":
-            detail = f"field `{name}` is {excerpt(value)}; ids are texts or integers"
+        text = str(value) if type(value) is int else value
+        if found := text_problem(text, _MAX_NAME):
+            detail = f"field `{name}` {found[1]}; ids are texts or integers"
             problems.append(Problem(row.place, "id", detail))
-            return None
-        return str(value)
+        return text
 
     def _same_text(
         self, row: Row, side: str, id: str | None, text: str, problems: list[Problem]

@@ -1,0 +1,174 @@
+"""BEIR folders as collections and as pairs."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cdejax.config import DataConfig, SourceConfig
+from cdejax.data.beir import read_collection
+from cdejax.data.pairs import Pairs, build_pairs
+
+CORPUS = [
+    {"_id": "d1", "title": "Title", "text": "text one"},
+    {"_id": "d2", "title": "", "text": "text two"},
+    {"_id": "d3", "title": "", "text": ""},
+    {"_id": "d4", "text": "no title"},
+]
+QUERIES = [{"_id": f"q{i}", "text": f"question {i}"} for i in range(1, 5)]
+QRELS = ["q1\td1\t2", "q1\td2\t0", "q2\td4\t1", "q2\td1\t1", "q3\td2\t0"]
+
+
+def jsonl(rows: list[dict]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.fixture
+def beir(tmp_path: Path) -> Path:
+    folder = tmp_path / "set"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text(jsonl(CORPUS))
+    (folder / "queries.jsonl.gz").write_bytes(gzip.compress(jsonl(QUERIES).encode()))
+    header = "query-id\tcorpus-id\tscore\n"
+    (folder / "qrels" / "test.tsv").write_text(header + "\n".join(QRELS) + "\n")
+    return folder
+
+
+def test_collection(beir: Path) -> None:
+    collection = read_collection(beir)
+    assert collection.document_ids == ["d1", "d2", "d3", "d4"]
+    assert collection.documents == ["Title text one", "text two", "", "no title"]
+    assert collection.query_ids == ["q1", "q2"]
+    assert collection.queries == ["question 1", "question 2"]
+    assert collection.qrels == {"q1": {"d1": 2, "d2": 0}, "q2": {"d4": 1, "d1": 1}}
+    assert collection.counts == {
+        "documents": 4,
+        "empty_documents": 1,
+        "queries": 2,
+        "unjudged_queries": 2,
+        "judgments": 4,
+    }
+    assert read_collection(f"{beir}:test") == collection
+    assert read_collection(beir, "test") == collection
+
+
+def test_qrels_without_a_header(beir: Path) -> None:
+    (beir / "qrels" / "test.tsv").write_text("\n".join(QRELS))
+    assert read_collection(beir).counts["judgments"] == 4
+
+
+def test_pairs(beir: Path, tmp_path: Path) -> None:
+    source = SourceConfig(path=f"{beir}:test", domain="set")
+    build_pairs(DataConfig(sources=(source,)), 0, tmp_path / "out")
+    pairs = Pairs.open(tmp_path / "out")
+    rows = [
+        (pairs.query_ids[q], pairs.document_ids[d], pairs.documents[d])
+        for q, d in zip(pairs.train.query, pairs.train.document, strict=True)
+    ]
+    assert rows == [
+        ("q1", "d1", "Title text one"),
+        ("q2", "d4", "no title"),
+        ("q2", "d1", "Title text one"),
+    ]
+    assert pairs.domains == ["set"]
+
+
+def test_pairs_never_take_the_test_split_by_default(beir: Path, tmp_path: Path) -> None:
+    config = DataConfig(sources=(SourceConfig(path=str(beir)),))
+    with pytest.raises(ValueError, match=r"train\.tsv: no such file; splits.*: test"):
+        build_pairs(config, 0, tmp_path / "out")
+
+
+def test_empty_documents_are_no_pairs(beir: Path, tmp_path: Path) -> None:
+    with open(beir / "qrels" / "test.tsv", "a") as stream:
+        stream.write("q4\td3\t1\n")
+    config = DataConfig(sources=(SourceConfig(path=f"{beir}:test"),))
+    with pytest.raises(ValueError, match=r"test\.tsv:7: field `document` is empty"):
+        build_pairs(config, 0, tmp_path / "out")
+
+
+def append(name: str, line: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        with open(folder / name, "a") as stream:
+            stream.write(line + "\n")
+
+    return change
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no queries": (
+        lambda folder: (folder / "queries.jsonl.gz").unlink(),
+        r"set: no queries\.jsonl or queries\.jsonl\.gz.*holds corpus\.jsonl, qrels",
+    ),
+    "no split": (
+        lambda folder: (folder / "qrels" / "test.tsv").rename(folder / "qrels/dev.tsv"),
+        r"test\.tsv: no such file; splits there: dev",
+    ),
+    "unknown document": (
+        append("qrels/test.tsv", "q1\td9\t1"),
+        r"test\.tsv:7: document id 'd9' is not in the corpus file",
+    ),
+    "unknown query": (
+        append("qrels/test.tsv", "q9\td1\t1"),
+        r"test\.tsv:7: query id 'q9' is not in the queries file",
+    ),
+    "bad judgment": (
+        append("qrels/test.tsv", "q1\td1\thigh"),
+        r"test\.tsv:7: needs query id, document id and integer grade",
+    ),
+    "repeated id": (
+        append("corpus.jsonl", '{"_id": "d1", "text": "again"}'),
+        r"corpus\.jsonl:5: id 'd1' stands twice",
+    ),
+    "no text": (
+        append("corpus.jsonl", '{"_id": "d5"}'),
+        r"corpus\.jsonl:5: needs the fields `_id` and `text`",
+    ),
+    "null text": (
+        append("corpus.jsonl", '{"_id": "d5", "text": null}'),
+        r"corpus\.jsonl:5: field `text` is null",
+    ),
+    "list for title": (
+        append("corpus.jsonl", '{"_id": "d5", "title": ["a"], "text": "b"}'),
+        r"corpus\.jsonl:5: field `title` is a list",
+    ),
+    "no positive": (
+        lambda folder: (folder / "qrels" / "test.tsv").write_text("q1\td1\t0\n"),
+        r"no query has a document of positive grade",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_broken_collection(kind: str, beir: Path) -> None:
+    change, message = BROKEN[kind]
+    change(beir)
+    with pytest.raises(ValueError, match=message):
+        read_collection(beir)
+
+
+def test_empty_query_is_an_error(beir: Path) -> None:
+    rows = jsonl([*QUERIES, {"_id": "q5", "text": " "}]).encode()
+    (beir / "queries.jsonl.gz").write_bytes(gzip.compress(rows))
+    with pytest.raises(ValueError, match=r"queries\.jsonl\.gz:5: field `text` is"):
+        read_collection(beir)
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no such folder\. Give a BEIR folder"):
+        read_collection(tmp_path / "gone")
+
+
+@pytest.mark.parametrize(
+    ("name", "documents", "empty", "queries"),
+    [("cranfield", 1400, 2, 225), ("cosqa", 6267, 0, 500), ("cisi", 1460, 0, 76)],
+)
+def test_real_collections(
+    name: str, documents: int, empty: int, queries: int, shared_data: Path
+) -> None:
+    counts = read_collection(shared_data / "collections" / name).counts
+    assert counts["documents"] == documents
+    assert counts["empty_documents"] == empty
+    assert counts["queries"] == queries
