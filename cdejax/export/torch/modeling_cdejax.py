@@ -205,7 +205,9 @@ class SecondStage(nn.Module):
         null = self.sequence_dropout_null_embedding
         if embeddings is None:
             embeddings = null.new_zeros((0, self.size))
-        context = torch.as_tensor(embeddings).to(null.device, null.dtype)
+        given = isinstance(embeddings, Tensor)
+        context = embeddings if given else torch.tensor(embeddings)
+        context = context.to(null.device, null.dtype)
         if context.ndim not in (2, 3) or context.shape[-1] != self.size:
             raise ValueError(
                 f"dataset_embeddings has shape {tuple(context.shape)}; "

@@ -1,0 +1,332 @@
+"""A contextual encoder leaves with torch code that computes what ours computes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from flax import nnx
+from safetensors.numpy import load_file, save_file
+
+from cdejax.export import export_model
+from cdejax.models import ContextualConfig, ContextualEncoder, NomicBert
+from cdejax.models.nomic_bert import NomicBertConfig
+from cdejax.models.pretrained import from_pretrained
+from cdejax.models.weights import parameter_count, table_of
+
+from .conftest import (
+    CONTEXT,
+    MAX_LENGTH,
+    PROMPTS,
+    cosines,
+    small_contextual,
+)
+
+MODELS = {
+    "bert": ("bert", {"first_stage_residual": True}),
+    "nomic_bert": ("nomic_bert", {"first_stage_residual": True}),
+    "bert-last": ("bert", {"pooling": "last", "soft_tokens": 5}),
+    "nomic_bert-cls": ("nomic_bert", {"pooling": "cls", "output_residual": False}),
+}
+PUBLISHED_KEYS = (
+    "architecture", "architectures", "attn_implementation", "auto_map",
+    "autoregressive_backbone", "biencoder_pooling_strategy", "cache_dir",
+    "config_name", "dataset_backbone", "disable_dropout",
+    "disable_transductive_rotary_embedding", "embedder", "embedder_rerank",
+    "embedding_output_dim", "limit_layers", "limit_layers_first_stage", "logit_scale",
+    "max_seq_length", "model_revision", "pool_ignore_contextual_tokens",
+    "pool_ignore_instruction_tokens", "pooling_strategy", "tokenizer_name",
+    "torch_dtype", "transductive_corpus_size", "transductive_sequence_dropout_prob",
+    "transductive_tie_token_embeddings", "transductive_tokens_per_document",
+)  # fmt: skip
+OUR_KEYS = (
+    "backbone_config", "context_rotary", "first_stage_residual", "hidden_size",
+    "output_residual", "soft_tokens", "token_type_readd",
+)  # fmt: skip
+CONTEXTS = {"full": CONTEXT, "fewer": 5, "one": 1, "null": 0}
+
+
+def export(model, minilm, folder):
+    return export_model(
+        model, minilm, folder, prompts=PROMPTS, max_length=MAX_LENGTH, metadata={}
+    )
+
+
+def same(ours, theirs):
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    assert cosines(ours, theirs).min() >= 0.99999
+    np.testing.assert_allclose(theirs, ours, atol=1e-5, rtol=0)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def exported(request, minilm, tmp_path_factory):
+    kind, settings = MODELS[request.param]
+    model = small_contextual(kind, **settings)
+    folder = tmp_path_factory.mktemp("contextual") / request.param
+    return model, export(model, minilm, folder)
+
+
+@pytest.fixture(scope="module")
+def theirs(exported):
+    """The export as transformers loads it."""
+    import torch
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(exported[1], trust_remote_code=True)
+
+    def call(stage, ids, mask, **kwargs):
+        with torch.inference_mode():
+            inputs = torch.tensor(ids).long(), torch.tensor(mask).long()
+            return getattr(model, stage)(*inputs, **kwargs).numpy()
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def context(exported, texts, tokens):
+    model, folder = exported
+    sample = texts[10 : 10 + CONTEXT]
+    return np.asarray(model.first_stage(*tokens(folder, sample, PROMPTS["document"])))
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_first_stage(exported, theirs, texts, tokens, left):
+    model, folder = exported
+    ids, mask = tokens(folder, texts, left=left)
+    same(model.first_stage(ids, mask), theirs("first_stage_model", ids, mask))
+
+
+@pytest.mark.parametrize("size", CONTEXTS.values(), ids=CONTEXTS)
+def test_second_stage(exported, theirs, texts, tokens, context, size):
+    model, folder = exported
+    ids, mask = tokens(folder, texts)
+    ours = model.second_stage(ids, mask, context[:size])
+    given = {"dataset_embeddings": context[:size]}
+    same(ours, theirs("second_stage_model", ids, mask, **given))
+
+
+def test_second_stage_masked_and_per_text_contexts(
+    exported, theirs, texts, tokens, context
+):
+    model, folder = exported
+    ids, mask = tokens(folder, texts[7:20], left=True)
+    rng = np.random.default_rng(0)
+    contexts = np.stack([rng.permutation(context)[:7] for _ in ids])
+    keep = rng.random(contexts.shape[:2]) < 0.6
+    keep[:, 0] = True
+    ours = model.second_stage(ids, mask, contexts, keep)
+    given = {"dataset_embeddings": contexts, "context_mask": keep}
+    same(ours, theirs("second_stage_model", ids, mask, **given))
+
+
+def test_sentence_transformers(exported, texts, tokens, context):
+    from sentence_transformers import SentenceTransformer
+
+    model, folder = exported
+    theirs = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    assert theirs.max_seq_length == MAX_LENGTH
+    assert theirs.get_embedding_dimension() == model.dim
+    sample = texts[10 : 10 + CONTEXT]
+    first = theirs.encode(sample, prompt_name="document")
+    same(context, first)
+    encode = {"query": theirs.encode_query, "document": theirs.encode_document}
+    for side, prompt in PROMPTS.items():
+        ours = model.second_stage(*tokens(folder, texts, prompt), context)
+        same(ours, encode[side](texts, dataset_embeddings=first, batch_size=16))
+
+
+def test_read_back(exported, texts, tokens, context):
+    model, folder = exported
+    ids, mask = tokens(folder, texts)
+    again = from_pretrained(folder)
+    assert isinstance(again, ContextualEncoder)
+    pairs = (
+        (again.first_stage(ids, mask), model.first_stage(ids, mask)),
+        (
+            again.second_stage(ids, mask, context),
+            model.second_stage(ids, mask, context),
+        ),
+    )
+    for got, expected in pairs:
+        np.testing.assert_allclose(got, expected, atol=1e-6, rtol=0)
+
+
+def test_saved_by_sentence_transformers_and_read_by_us(
+    exported, tmp_path, texts, tokens
+):
+    """Fine-tuning in torch keeps the published names."""
+    from sentence_transformers import SentenceTransformer
+
+    model, folder = exported
+    theirs = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    theirs.save(str(tmp_path / "saved"))
+    ids, mask = tokens(folder, texts)
+    again = from_pretrained(tmp_path / "saved")
+    assert isinstance(again, ContextualEncoder)
+    got, expected = again.first_stage(ids, mask), model.first_stage(ids, mask)
+    np.testing.assert_allclose(got, expected, atol=1e-6, rtol=0)
+
+
+def test_real_weights(minilm, tmp_path, texts, tokens):
+    from sentence_transformers import SentenceTransformer
+
+    encoder = from_pretrained(minilm, layers=3).encoder
+    model = ContextualEncoder.from_encoder(encoder, nnx.Rngs(0), context_size=CONTEXT)
+    model.output_projection.last.kernel[...] += 0.01
+    folder = export(model, minilm, tmp_path / "model")
+    theirs = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    sample = texts[10 : 10 + CONTEXT]
+    first = theirs.encode(sample, prompt_name="document")
+    context = model.first_stage(*tokens(folder, sample, PROMPTS["document"]))
+    same(context, first)
+    ours = model.second_stage(*tokens(folder, texts, PROMPTS["query"]), context)
+    same(ours, theirs.encode_query(texts, dataset_embeddings=first))
+
+
+def test_offline_with_standard_input_closed(minilm, tmp_path, texts, tokens):
+    """A clean cache, no network, nobody to answer a question."""
+    model = small_contextual("nomic_bert")
+    folder = export(model, minilm, tmp_path / "model")
+    code = (
+        "import sys, numpy as np;"
+        "from sentence_transformers import SentenceTransformer;"
+        "from transformers import AutoModel;"
+        "s = SentenceTransformer(sys.argv[1], trust_remote_code=True, device='cpu');"
+        "c = s.encode(['one', 'two'], prompt_name='document');"
+        "np.save(sys.argv[2], s.encode_query(['three'], dataset_embeddings=c));"
+        "AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True);"
+        "assert not {'jax', 'cdejax'} & set(sys.modules)"
+    )
+    home = {"HF_HOME": str(tmp_path / "home"), "HOME": str(tmp_path / "home")}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
+    environment |= {**home, "HF_HUB_OFFLINE": "1"}
+    arguments = [sys.executable, "-c", code, str(folder), str(tmp_path / "out.npy")]
+    done = subprocess.run(
+        arguments,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "y/N" not in done.stdout + done.stderr
+    context = model.first_stage(*tokens(folder, ["one", "two"], PROMPTS["document"]))
+    ours = model.second_stage(*tokens(folder, ["three"], PROMPTS["query"]), context)
+    same(ours, np.load(tmp_path / "out.npy"))
+
+
+def test_torch_refuses_wrong_weights_and_contexts(minilm, tmp_path, tokens):
+    import torch
+    from transformers import AutoModel
+
+    folder = export(small_contextual("nomic_bert"), minilm, tmp_path / "model")
+    model = AutoModel.from_pretrained(folder, trust_remote_code=True)
+    ids = torch.ones((2, 4), dtype=torch.long)
+    size = model.config.hidden_size
+    with pytest.raises(ValueError, match="trained with 12"):
+        model.second_stage_model(ids, None, torch.zeros(CONTEXT + 1, size))
+    with pytest.raises(ValueError, match=r"shape \(3, 7\)"):
+        model.second_stage_model(ids, None, torch.zeros(3, 7))
+    tensors = load_file(folder / "model.safetensors")
+    gone = "first_stage_model.mlp.0.weight"
+    tensors["extra.weight"] = tensors.pop(gone)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(RuntimeError, match=gone) as error:
+        AutoModel.from_pretrained(folder, trust_remote_code=True)
+    assert "extra.weight" in str(error.value)
+    with pytest.raises(ValueError, match="device_map"):
+        AutoModel.from_pretrained(folder, trust_remote_code=True, device_map="cpu")
+
+
+def test_published_forward_pass_of_v1(minilm, tmp_path):
+    """The switches of cde-small-v1's own code, against transformers' class.
+
+    Context is rotated; the token-type row is once on context and twice on text.
+    """
+    import torch
+    from transformers import AutoModel
+
+    model = small_contextual("nomic_bert", output_residual=False)
+    folder = export(model, minilm, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"context_rotary": "sequence", "token_type_readd": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    second = AutoModel.from_pretrained(
+        folder, trust_remote_code=True
+    ).second_stage_model
+    ids, context = torch.randint(1, 999, (3, 9)), torch.randn(CONTEXT, second.size)
+    with torch.inference_mode():
+        table = second.backbone.embeddings
+        text = table.word_embeddings(ids) + table.token_type_embeddings.weight[0]
+        soft = second.prompt_projection(torch.ones(second.size)).view(8, -1)
+        front = torch.cat((context, soft)).expand(3, -1, -1)
+        hidden = second.backbone(inputs_embeds=torch.cat((front, text), 1))[0]
+        expected = second.output_projection(hidden[:, CONTEXT + 8 :].mean(1))
+        got = second(ids, None, context)
+    same(expected, got)
+
+
+def published_names() -> dict[str, tuple[int, ...]]:
+    """Names and shapes of cde-small-v1, with the null vector that we always have."""
+    square, bias = (768, 768), (768,)
+    encoder = {
+        "embeddings.word_embeddings.weight": (30528, 768),
+        "embeddings.token_type_embeddings.weight": (2, 768),
+        "emb_ln.weight": bias,
+        "emb_ln.bias": bias,
+    }
+    for i in range(12):
+        layer = f"encoder.layers.{i}"
+        encoder |= {
+            f"{layer}.attn.Wqkv.weight": (2304, 768),
+            f"{layer}.attn.out_proj.weight": square,
+            f"{layer}.mlp.fc11.weight": (3072, 768),
+            f"{layer}.mlp.fc12.weight": (3072, 768),
+            f"{layer}.mlp.fc2.weight": (768, 3072),
+        }
+        norms = (f"{layer}.{norm}.{p}" for norm in ("norm1", "norm2")
+                 for p in ("weight", "bias"))  # fmt: skip
+        encoder |= dict.fromkeys(norms, bias)
+    names = {}
+    for stage in ("first_stage_model.embedder", "second_stage_model.backbone"):
+        names |= {f"{stage}.{name}": shape for name, shape in encoder.items()}
+    heads = {
+        "first_stage_model.mlp": 768,
+        "second_stage_model.prompt_projection": 6144,
+        "second_stage_model.output_projection": 768,
+    }
+    for head, out in heads.items():
+        names |= {f"{head}.0.weight": square, f"{head}.0.bias": bias}
+        names |= {f"{head}.2.weight": (out, 768), f"{head}.2.bias": (out,)}
+    return names | {"second_stage_model.sequence_dropout_null_embedding": bias}
+
+
+def test_published_layout_by_name_and_shape():
+    def build():
+        rngs = nnx.Rngs(0)
+        stages = [NomicBert(NomicBertConfig(), rngs) for _ in range(2)]
+        return ContextualEncoder(ContextualConfig(), *stages, rngs)
+
+    model = nnx.eval_shape(build)
+    flat = nnx.to_flat_state(nnx.state(model, nnx.Param))
+    shapes = {".".join(map(str, path)): param.get_value().shape for path, param in flat}
+    ours = {
+        name: entry.shape(shapes[entry.path])
+        for entry in table_of(model)
+        for name in entry.names
+    }
+    assert ours == published_names()
+    assert parameter_count(build) == 281_141_760
+
+
+def test_published_keys_of_config(minilm, tmp_path):
+    folder = export(small_contextual("nomic_bert"), minilm, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    assert not {*PUBLISHED_KEYS, *OUR_KEYS} - set(config)
+    names = set(load_file(folder / "model.safetensors"))
+    small = {n for n in published_names() if ".layers." not in n}
+    assert small == {n for n in names if ".layers." not in n}
