@@ -264,9 +264,9 @@ def load(folder: str | Path, *, dtype: DTypeLike | None = None) -> Embedder:
 
     path = resolve_folder(folder)
     settings = read_settings(path)
-    if dtype is None:
-        dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
-    model = from_pretrained(path, dtype=dtype)
+    usual = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
+    chosen = jnp.dtype(usual if dtype is None else dtype)
+    model = from_pretrained(path, dtype=chosen)
     tokenizer = Tokenizer.load(transformer_folder(path))
     return Embedder(model, tokenizer, name=str(folder), **settings)
 

@@ -90,8 +90,8 @@ def test_refuses():
 
 def test_scifact(shared_data):
     """The published figure of this setting, 0.65-0.68 by tokeniser."""
-    from cdejax.data.beir import load_collection
+    from cdejax.data.beir import read_collection
     from cdejax.retrieval.evaluate import evaluate_bm25
 
-    collection = load_collection(shared_data / "collections" / "scifact")
+    collection = read_collection(shared_data / "collections" / "scifact")
     assert 0.65 < evaluate_bm25(collection).scores["nDCG@10"].mean() < 0.69

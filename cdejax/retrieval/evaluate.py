@@ -1,0 +1,152 @@
+"""Retrieval evaluation of embedders and of BM25, query by query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from cdejax.config import EvaluationConfig
+from cdejax.data.beir import Collection
+from cdejax.embedder import Embedder
+from cdejax.retrieval.bm25 import BM25
+from cdejax.retrieval.bootstrap import Interval, interval
+from cdejax.retrieval.contexts import ContextKind, make_context
+from cdejax.retrieval.metrics import per_query
+from cdejax.retrieval.search import search
+
+DEPTH = 1000
+"""Length of the ranked lists: what AP is taken over."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One system on one collection."""
+
+    system: str
+    collection: str
+    query_ids: list[str]
+    scores: dict[str, Float[np.ndarray, "queries"]]
+    """Per query, by measure."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What the figures depend on: prompts, length limit, dtype, context, depth, …"""
+
+    def interval(self, measure: str, resamples: int = 2000, seed: int = 0) -> Interval:
+        """The mean of a measure with its 95 % bootstrap interval."""
+        return interval(self.scores[measure], resamples, seed)
+
+
+def evaluate_embedder(
+    embedder: Embedder,
+    collection: Collection,
+    *,
+    system: str | None = None,
+    name: str = "collection",
+    context: ContextKind = "corpus",
+    other: Collection | None = None,
+    seed: int = 0,
+    batch_size: int = 128,
+    show_progress: bool = False,
+) -> Result:
+    """Exact cosine search with an embedder, scored per query.
+
+    Args:
+      embedder: a biencoder or contextual model.
+      collection: documents, queries and judgments.
+      system: name in reports (default: the embedder's).
+      name: the collection's name in reports.
+      context: contextual models: where the context comes from (see `make_context`).
+      other: collection for the context `other-domain`.
+      seed: of the context's sample.
+      batch_size: texts encoded at once.
+      show_progress: bars with rate and remaining time.
+    """
+    settings: dict[str, Any] = {
+        "model": embedder.name,
+        "weights": embedder.hash,
+        "prompts": embedder.prompts,
+        "max_length": embedder.max_length,
+        "dtype": embedder.dtype,
+        "depth": DEPTH,
+    }
+    options: dict[str, Any] = {"batch_size": batch_size, "show_progress": show_progress}
+    if embedder.context_size is not None:
+        made = make_context(
+            embedder, context, collection, seed=seed, other=other, batch_size=batch_size
+        )
+        settings |= {"context": context, "context_size": len(made), "seed": seed}
+        settings |= {"context_length": embedder.context_length, "hash": made.hash}
+        options["context"] = made
+    documents = embedder.encode(collection.documents, "document", **options)
+    queries = embedder.encode(collection.queries, "query", **options)
+    ids = search(queries, documents, DEPTH)[1]
+    return _result(system or embedder.name, name, collection, ids, settings)
+
+
+def evaluate_bm25(
+    collection: Collection, *, system: str = "BM25", name: str = "collection"
+) -> Result:
+    """The BM25 baseline, scored per query."""
+    ids = BM25(collection.documents).search(collection.queries, DEPTH)[1]
+    settings = {"k1": 0.9, "b": 0.4, "depth": DEPTH}
+    return _result(system, name, collection, ids, settings)
+
+
+def evaluate_all(
+    embedder: Embedder,
+    collections: Mapping[str, Collection],
+    config: EvaluationConfig,
+    *,
+    system: str | None = None,
+    seed: int = 0,
+    show_progress: bool = False,
+) -> Iterator[Result]:
+    """Every collection with BM25 (if configured) and the embedder in every context.
+
+    A contextual model appears once per context, as `SYSTEM (CONTEXT)` where there are
+    several. The context `other-domain` is the next collection's.
+
+    Raises:
+      ValueError: `other-domain` with a single collection.
+    """
+    system = system or embedder.name
+    names = list(collections)
+    contextual = embedder.context_size is not None
+    kinds = config.contexts if contextual else config.contexts[:1]
+    if contextual and "other-domain" in kinds and len(names) < 2:
+        raise ValueError(
+            "evaluation.contexts: `other-domain` takes its documents from another "
+            "collection, but only one is evaluated; add one to evaluation.collections"
+        )
+    for index, name in enumerate(names):
+        if config.bm25:
+            yield evaluate_bm25(collections[name], name=name)
+        for kind in kinds:
+            yield evaluate_embedder(
+                embedder,
+                collections[name],
+                system=f"{system} ({kind})" if len(kinds) > 1 else system,
+                name=name,
+                context=kind,
+                other=collections[names[(index + 1) % len(names)]],
+                seed=seed,
+                batch_size=config.batch_size,
+                show_progress=show_progress,
+            )
+
+
+def _result(
+    system: str,
+    name: str,
+    collection: Collection,
+    ids: Int[np.ndarray, "queries k"],
+    settings: dict[str, Any],
+) -> Result:
+    scores = per_query(
+        ids, collection.query_ids, collection.document_ids, collection.qrels
+    )
+    settings = {**settings, "documents": len(collection.documents)}
+    return Result(system, name, list(collection.query_ids), scores, settings)

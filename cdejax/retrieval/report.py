@@ -1,0 +1,233 @@
+"""Evaluation results as JSON, table and picture, with bootstrap intervals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cdejax.artifacts import write_json
+from cdejax.retrieval.bootstrap import Interval, paired
+from cdejax.retrieval.evaluate import Result
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+RESULTS, SUMMARY, CHART = "results.json", "summary.json", "chart.png"
+
+
+def write_report(
+    results: Sequence[Result],
+    folder: str | Path,
+    *,
+    baseline: str | None = None,
+    measure: str = "nDCG@10",
+    resamples: int = 2000,
+    seed: int = 0,
+) -> dict[str, Path]:
+    """Writes all scores, their summary and a bar chart; returns the paths by kind.
+
+    `results.json` keeps the score of every query (see `read_results`), so that any two
+    systems can be paired later.
+
+    Args:
+      results: systems on collections.
+      folder: where to write.
+      baseline: system that the others are compared with (default: none).
+      measure: what the chart shows.
+      resamples: of the bootstrap.
+      seed: of the bootstrap.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / RESULTS, [_stored(result) for result in results])
+    rows = summary(results, baseline=baseline, resamples=resamples, seed=seed)
+    write_json(folder / SUMMARY, rows)
+    write_chart(
+        results, folder / CHART, measure=measure, resamples=resamples, seed=seed
+    )
+    names = {"results": RESULTS, "summary": SUMMARY, "chart": CHART}
+    return {kind: folder / name for kind, name in names.items()}
+
+
+def read_results(folder: str | Path) -> list[Result]:
+    """Reads the results of `write_report`; ValueError if they are not there."""
+    path = Path(folder) / RESULTS
+    if not path.is_file():
+        raise ValueError(f"{folder}: no {RESULTS} there; run `cdejax evaluate` first")
+    try:
+        return [_restored(row) for row in json.loads(path.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path}: not written by cdejax ({error!r})") from None
+
+
+def difference(
+    ours: Result,
+    theirs: Result,
+    measure: str = "nDCG@10",
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """Paired bootstrap interval of the mean difference between two systems.
+
+    Raises:
+      ValueError: they were not scored on the same queries.
+    """
+    if ours.query_ids != theirs.query_ids or ours.collection != theirs.collection:
+        raise ValueError(
+            f"{ours.system!r} on {ours.collection!r} and {theirs.system!r} on "
+            f"{theirs.collection!r}: differences need the same queries"
+        )
+    scores = ours.scores[measure], theirs.scores[measure]
+    return paired(*scores, resamples=resamples, seed=seed)
+
+
+def summary(
+    results: Sequence[Result],
+    *,
+    baseline: str | None = None,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """One plain row per result: means, intervals, difference to the baseline.
+
+    Raises:
+      ValueError: no result is the baseline's.
+    """
+    base = {r.collection: r for r in results if r.system == baseline}
+    if baseline is not None and not base:
+        systems = ", ".join(sorted({r.system for r in results}))
+        raise ValueError(f"baseline {baseline!r}: the systems are {systems}")
+    rows = []
+    for result in results:
+        row: dict[str, Any] = {
+            "system": result.system,
+            "collection": result.collection,
+            "queries": len(result.query_ids),
+            "measures": {
+                name: result.interval(name, resamples, seed)._asdict()
+                for name in result.scores
+            },
+            "settings": result.settings,
+        }
+        other = base.get(result.collection)
+        if other is not None and other is not result:
+            row["baseline"] = baseline
+            row["difference"] = {
+                name: difference(result, other, name, resamples, seed)._asdict()
+                for name in result.scores
+            }
+        rows.append(row)
+    return rows
+
+
+def table(
+    results: Sequence[Result],
+    *,
+    baseline: str | None = None,
+    measure: str = "nDCG@10",
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Table:
+    """A rich table: one row per system and collection, intervals of one measure."""
+    from rich.table import Table
+
+    rows = summary(results, baseline=baseline, resamples=resamples, seed=seed)
+    others = [name for name in results[0].scores if name != measure] if results else []
+    made = Table(title=f"95 % bootstrap intervals over queries, {resamples} resamples")
+    for name in ("collection", "queries", "system"):
+        made.add_column(name, justify="right" if name == "queries" else "left")
+    for name in (f"{measure} [95 %]", *others):
+        made.add_column(name, justify="right")
+    if baseline is not None:
+        made.add_column(f"difference to {baseline} (paired)", justify="right")
+    previous = None
+    for row in rows:
+        new = row["collection"] != previous
+        if new and previous is not None:
+            made.add_section()
+        previous = row["collection"]
+        cells = [previous, f"{row['queries']:,}"] if new else ["", ""]
+        cells += [row["system"], _interval(row["measures"][measure])]
+        cells += [f"{row['measures'][name]['mean']:.3f}" for name in others]
+        if baseline is not None:
+            found = row.get("difference")
+            cells.append(_interval(found[measure], "+") if found else "–")
+        made.add_row(*cells)
+    return made
+
+
+def write_chart(
+    results: Sequence[Result],
+    path: str | Path,
+    *,
+    measure: str = "nDCG@10",
+    resamples: int = 2000,
+    seed: int = 0,
+) -> None:
+    """Bars with 95 % intervals, systems side by side for every collection (PNG)."""
+    from matplotlib.figure import Figure
+
+    collections = list(dict.fromkeys(r.collection for r in results))
+    systems = list(dict.fromkeys(r.system for r in results))
+    count = len(collections) * (len(systems) + 1)
+    figure = Figure(figsize=(8, 1.4 + 0.28 * count), layout="constrained")
+    axes = figure.add_subplot()
+    for number, system in enumerate(systems):
+        mine = [r for r in results if r.system == system]
+        found = [r.interval(measure, resamples, seed) for r in mine]
+        place = [_place(r, collections, len(systems), number) for r in mine]
+        means = np.array([f.mean for f in found])
+        error = [means - [f.low for f in found], [f.high for f in found] - means]
+        axes.barh(
+            place, means, 0.9, xerr=error, label=system, error_kw={"capsize": 2.5}
+        )
+        for where, interval in zip(place, found, strict=True):
+            text = f"{interval.mean:.3f}"
+            axes.text(interval.high + 0.008, where, text, va="center", fontsize=8)
+    middle = (len(systems) - 1) / 2
+    axes.set_yticks(
+        [i * (len(systems) + 1) + middle for i in range(len(collections))], collections
+    )
+    axes.invert_yaxis()
+    axes.set_xlim(0, _right_end(results, measure, resamples, seed))
+    axes.set_xlabel(f"{measure}, mean over queries with 95 % bootstrap interval")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=min(len(systems), 3), frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def _place(result: Result, collections: list[str], systems: int, number: int) -> float:
+    return collections.index(result.collection) * (systems + 1) + number
+
+
+def _right_end(
+    results: Iterable[Result], measure: str, resamples: int, seed: int
+) -> float:
+    """Room for the longest interval and the number beside it."""
+    return max(r.interval(measure, resamples, seed).high for r in results) + 0.1
+
+
+def _interval(values: dict[str, float], sign: str = "") -> str:
+    low, high = (f"{values[name]:{sign}.3f}" for name in ("low", "high"))
+    return f"{values['mean']:{sign}.3f} [{low}, {high}]"
+
+
+def _stored(result: Result) -> dict[str, Any]:
+    return {
+        "system": result.system,
+        "collection": result.collection,
+        "settings": result.settings,
+        "query_ids": result.query_ids,
+        "scores": {name: s.round(6).tolist() for name, s in result.scores.items()},
+    }
+
+
+def _restored(row: dict[str, Any]) -> Result:
+    scores = {name: np.array(values) for name, values in row["scores"].items()}
+    return Result(
+        row["system"], row["collection"], row["query_ids"], scores, row["settings"]
+    )
