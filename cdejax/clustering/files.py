@@ -44,7 +44,7 @@ def check_file(
     artefact in the same folder, says which pairs artefact they were made for.
 
     Raises:
-      ValueError: no such file, not a plain `.npy`, not floating point, not 2-D, another
+      ValueError: not a plain `.npy`, not floating point, not 2-D, another
         number of rows, or made for another pairs artefact.
     """
     path, where = Path(path), f"vectors.{side}: {path}"
@@ -66,8 +66,6 @@ def check_file(
 
 def load_npy(path: Path, where: str) -> np.ndarray:
     """Maps a `.npy` file of plain numbers; ValueError if it is anything else."""
-    if not path.is_file():
-        raise ValueError(f"{where}: no such file.")
     with open(path, "rb") as stream:
         magic = stream.read(6)
     if magic != b"\x93NUMPY":

@@ -7,7 +7,6 @@ truncated SVD (no model needed), from an encoder, or from the user's own `.npy` 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +83,12 @@ def unit_rows(x: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]
 
 
 def write_blocks(
-    path: Path, texts: Sequence[str], vectorise: Vectorise, block: int, label: str
+    path: Path,
+    texts: Sequence[str],
+    vectorise: Vectorise,
+    block: int,
+    label: str,
+    zeros_allowed: bool = False,
 ) -> Int[np.ndarray, "zeros"]:
     """Writes the unit vectors of texts to a `.npy`, `block` texts at a time.
 
@@ -93,6 +97,9 @@ def write_blocks(
 
     Returns:
       The rows that are zero, among those that this run wrote.
+
+    Raises:
+      ValueError: a vector is not finite, or zero where that is not allowed.
     """
     marker = path.with_suffix(".done")
     done = json.loads(marker.read_text()) if marker.is_file() else 0
@@ -101,7 +108,8 @@ def write_blocks(
     with progress(label, len(texts), done) as advance:
         for start in range(done, len(texts), block):
             stop = min(start + block, len(texts))
-            x = unit_rows(vectorise([texts[i] for i in range(start, stop)]))
+            x = vectorise([texts[i] for i in range(start, stop)])
+            x = unit_rows(x if zeros_allowed else check_vectors(x, label, start))
             if out is None:
                 out = _create(path, len(texts), x.shape[1])
             out[start:stop] = x
@@ -128,7 +136,7 @@ def _from_tfidf(config: Config, pairs: Pairs, _: str, folder: Path) -> dict[str,
     empty = {}
     for side, texts in zip(SIDES, (pairs.queries, pairs.documents), strict=True):
         path = folder / f"{side}.npy"
-        empty[side] = write_blocks(path, texts, model, 8192, f"tf-idf {side}")
+        empty[side] = write_blocks(path, texts, model, 8192, f"tf-idf {side}", True)
     links = [(p.query, p.document) for p in (pairs.train, pairs.heldout)]
     query, document = (np.concatenate(column) for column in zip(*links, strict=True))
     q, d = (np.load(folder / f"{side}.npy", "r+") for side in SIDES)
@@ -171,18 +179,17 @@ def borrow(
 
 
 def _from_encoder(config: Config, pairs: Pairs, _: str, folder: Path) -> dict[str, Any]:
-    import cdejax
+    from cdejax.embedder import load
 
     settings = config.vectors
-    embedder = cdejax.load(resolve_folder(settings.encoder or ""))
+    embedder = load(resolve_folder(settings.encoder or ""))
     for side, kind, texts in (
         ("queries", "query", pairs.queries),
         ("documents", "document", pairs.documents),
     ):
 
-        def vectorise(block, kind: Any = kind, side: str = side) -> np.ndarray:
-            x = embedder.encode(block, kind=kind, batch_size=settings.batch_size)
-            return check_vectors(np.asarray(x), f"{settings.encoder}: {side} block")
+        def vectorise(block: Sequence[str], kind: Any = kind) -> np.ndarray:
+            return embedder.encode(block, kind=kind, batch_size=settings.batch_size)
 
         size = 16 * settings.batch_size
         write_blocks(folder / f"{side}.npy", texts, vectorise, size, f"embed {side}")
@@ -219,21 +226,17 @@ def _create(path: Path, rows: int, dim: int) -> np.memmap:
 
 
 def _input_hashes(settings: VectorsConfig) -> dict[str, str]:
-    """Contents that the vectors depend on; ValueError where a setting is missing."""
+    """Contents that the vectors depend on."""
     if settings.method == "tfidf":
         return {}
-    names = ("encoder",) if settings.method == "encoder" else SIDES
+    if settings.method == "encoder":
+        return {"encoder": artifacts.hash_files(resolve_folder(settings.encoder or ""))}
     hashes = {}
-    for name in names:
-        value = getattr(settings, name)
-        if value is None:
-            raise ValueError(
-                f"vectors.{name}: missing; method {settings.method!r} needs it."
-            )
-        path = resolve_folder(value) if name == "encoder" else Path(value)
-        if not os.path.exists(path):
-            raise ValueError(f"vectors.{name}: {path}: no such file.")
-        hashes[name] = artifacts.hash_files(path)
+    for side in SIDES:
+        path = Path(getattr(settings, side))
+        if not path.is_file():
+            raise ValueError(f"vectors.{side}: {path}: no such file.")
+        hashes[side] = artifacts.hash_files(path)
     return hashes
 
 

@@ -1,0 +1,268 @@
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cdejax.artifacts import artifact_fingerprint, read_manifest
+from cdejax.clustering.tfidf import fit_tfidf
+from cdejax.clustering.vectors import (
+    Vectors,
+    borrow,
+    unit_rows,
+    vectors_stage,
+    write_blocks,
+)
+from cdejax.config import Config, VectorsConfig
+from cdejax.data.pairs import Pairs
+
+TFIDF = Config(vectors=VectorsConfig(method="tfidf", dim=16))
+
+
+def file_config(folder):
+    paths = [str(folder / f"{side}.npy") for side in ("queries", "documents")]
+    settings = VectorsConfig(method="file", queries=paths[0], documents=paths[1])
+    return Config(vectors=settings)
+
+
+@pytest.fixture
+def user_files(tmp_path, pairs_folder):
+    """Good files of a user's, and the configuration that names them."""
+    pairs = Pairs.open(pairs_folder)
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name, texts in (("queries", pairs.queries), ("documents", pairs.documents)):
+        np.save(folder / f"{name}.npy", rng.normal(size=(len(texts), 6)))
+    return folder
+
+
+def test_tfidf_vectors_are_unit_rows_near_their_pair(tmp_path, pairs_folder):
+    folder = vectors_stage(TFIDF, tmp_path, pairs_folder)
+    vectors, pairs = Vectors.open(folder), Pairs.open(pairs_folder)
+    for x, texts in (
+        (vectors.queries, pairs.queries),
+        (vectors.documents, pairs.documents),
+    ):
+        assert x.dtype == np.float32
+        assert x.shape == (len(texts), 16)
+        np.testing.assert_allclose(np.linalg.norm(x, axis=1), 1, atol=1e-6)
+    q = vectors.queries[pairs.train.query]
+    d = vectors.documents[pairs.train.document]
+    own = (q * d).sum(axis=1).mean()
+    other = (q * np.roll(d, 31, axis=0)).sum(axis=1).mean()
+    assert own > other + 0.3
+    assert vectors_stage(TFIDF, tmp_path, pairs_folder) == folder
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "documents.npy",
+        "manifest.json",
+        "queries.npy",
+    ]
+
+
+def test_seed_and_settings_name_the_artefact(tmp_path, pairs_folder):
+    other = replace(TFIDF, seed=1)
+    first = vectors_stage(TFIDF, tmp_path, pairs_folder)
+    assert vectors_stage(other, tmp_path, pairs_folder) != first
+
+
+def test_words_are_stems_split_at_case_and_underscores():
+    queries = ["getUserName reading_files", "the recorded HTTP values"]
+    documents = ["get user, READ file", "RecordHttp valueOf"]
+    model = fit_tfidf(queries, documents, np.array([[0, 0], [1, 1]]), 1, 0)
+    known = set(model.words.get_feature_names_out())
+    assert known == {"get", "user", "recor", "http", "value"}
+
+
+def test_a_text_without_a_known_word_goes_where_its_partner_goes(tmp_path):
+    from tests.clustering.conftest import rows, write_pairs
+
+    lines = [*rows(), {"query": "Zyxw", "document": "stars answer", "domain": "stars"}]
+    pairs_folder = write_pairs(tmp_path, lines)
+    folder = vectors_stage(TFIDF, tmp_path, pairs_folder)
+    pairs, vectors = Pairs.open(pairs_folder), Vectors.open(folder)
+    query = list(pairs.queries).index("Zyxw")
+    document = list(pairs.documents).index("stars answer")
+    score = vectors.queries[query] @ vectors.documents[document]
+    assert score == pytest.approx(1, abs=1e-6)
+    counts = read_manifest(folder)["counts"]
+    assert counts["queries_without_known_word"] == 1
+    assert counts["documents_without_known_word"] == 0
+
+
+def test_borrowed_vectors_sum_partners_and_fall_back_to_the_first_axis():
+    vectors = np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]], np.float32)
+    own, other = np.array([4, 4, 7, 0]), np.array([0, 1, 2, 1])
+    lent = borrow(np.array([4, 7, 9]), own, other, vectors)
+    half = np.sqrt(0.5)
+    np.testing.assert_allclose(lent, [[0, half, half], [1, 0, 0], [1, 0, 0]], atol=1e-6)
+
+
+def test_unit_rows_in_half_precision_and_zero():
+    x = np.array([[3, 4], [0, 0]], np.float16)
+    np.testing.assert_allclose(unit_rows(x), [[0.6, 0.8], [0, 0]], atol=1e-7)
+    assert unit_rows(x).dtype == np.float32
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from cdejax.clustering.vectors import write_blocks
+calls = []
+def vectorise(texts):
+    calls.append(len(texts))
+    if len(calls) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return np.array([[float(t), 1.0] for t in texts])
+write_blocks(Path(sys.argv[1]), [str(i) for i in range(10)], vectorise, 3, "x")
+"""
+
+
+def test_a_killed_run_goes_on_behind_its_last_block(tmp_path):
+    path = tmp_path / "queries.npy"
+    child = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    assert child.returncode == -signal.SIGKILL
+    seen = []
+
+    def vectorise(texts):
+        seen.extend(texts)
+        return np.array([[float(t), 1.0] for t in texts])
+
+    write_blocks(path, [str(i) for i in range(10)], vectorise, 3, "x")
+    assert seen == ["6", "7", "8", "9"]
+    expected = unit_rows(np.array([[float(i), 1.0] for i in range(10)]))
+    np.testing.assert_allclose(np.load(path), expected, atol=1e-7)
+    assert [p.name for p in tmp_path.iterdir()] == ["queries.npy"]
+
+
+def test_encoder_vectors_are_those_of_the_embedder(tmp_path, pairs_folder, monkeypatch):
+    class Embedder:
+        def encode(self, texts, kind, batch_size):
+            assert len(texts) <= 16 * batch_size
+            lengths = [len(text) for text in texts]
+            return np.array([[n, kind == "query", 1] for n in lengths], np.float32)
+
+    monkeypatch.setattr("cdejax.embedder.load", lambda folder: Embedder())
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    settings = VectorsConfig(
+        method="encoder", encoder=str(tmp_path / "model"), batch_size=2
+    )
+    config = Config(vectors=settings)
+    vectors = Vectors.open(vectors_stage(config, tmp_path / "a", pairs_folder))
+    pairs = Pairs.open(pairs_folder)
+    expected = unit_rows(np.array([[len(t), 1, 1] for t in pairs.queries]))
+    np.testing.assert_allclose(vectors.queries, expected, atol=1e-6)
+    expected = unit_rows(np.array([[len(t), 0, 1] for t in pairs.documents]))
+    np.testing.assert_allclose(vectors.documents, expected, atol=1e-6)
+
+
+def test_user_vectors_are_normalised_and_kept(tmp_path, pairs_folder, user_files):
+    config = file_config(user_files)
+    folder = vectors_stage(config, tmp_path / "a", pairs_folder)
+    for side in ("queries", "documents"):
+        mine = np.load(user_files / f"{side}.npy")
+        ours = getattr(Vectors.open(folder), side)
+        np.testing.assert_allclose(ours, unit_rows(mine), atol=1e-7)
+    # Other contents under the same name are another artefact.
+    np.save(user_files / "queries.npy", -np.load(user_files / "queries.npy"))
+    assert vectors_stage(config, tmp_path / "a", pairs_folder) != folder
+
+
+@pytest.mark.parametrize("how", ["sidecar", "manifest"])
+def test_vectors_that_name_these_pairs_are_taken(
+    tmp_path, pairs_folder, user_files, how
+):
+    origin = {"pairs": artifact_fingerprint(pairs_folder)}
+    if how == "sidecar":
+        (user_files / "queries.npy.json").write_text(json.dumps(origin))
+    else:
+        (user_files / "manifest.json").write_text(json.dumps({"spec": origin}))
+    vectors_stage(file_config(user_files), tmp_path / "a", pairs_folder)
+
+
+def edit(change):
+    def apply(folder):
+        x = np.load(folder / "queries.npy")
+        np.save(folder / "queries.npy", change(x), allow_pickle=True)
+
+    return apply
+
+
+def put(row, value):
+    def change(x):
+        x[row] = value
+        return x
+
+    return edit(change)
+
+
+def write(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+ORIGIN = json.dumps({"pairs": "feedfeedfeedfeed"}).encode()
+MANIFEST = json.dumps({"spec": {"pairs": "feedfeedfeedfeed"}}).encode()
+BAD_FILES = {
+    "missing file": (lambda f: (f / "queries.npy").unlink(), "no such file"),
+    "text file": (write("queries.npy", b"0.1, 0.2"), "not a .npy file"),
+    "archive": (write("queries.npy", b"PK\x03\x04rest"), "an .npz archive"),
+    "pickled objects": (edit(lambda x: x.astype(object)), "pickled objects"),
+    "cut short": (
+        lambda f: (f / "queries.npy").write_bytes(
+            (f / "queries.npy").read_bytes()[:900]
+        ),
+        r"queries\.npy: .*numpy\.save",
+    ),
+    "integers": (edit(lambda x: x.astype(int)), "dtype int64"),
+    "one dimension": (edit(lambda x: x[:, 0]), r"shape \(121,\)"),
+    "too few rows": (edit(lambda x: x[:-1]), "120 rows, but .* 121 queries"),
+    "NaN": (put((7, 2), np.nan), "row 7 holds NaN"),
+    "infinite": (put((8, 2), np.inf), "row 8 holds NaN or infinite"),
+    "zero row": (put(9, 0), "row 9 holds only zeros"),
+    "dimensions differ": (edit(lambda x: x[:, :4]), "4 dimensions, documents 6"),
+    "sidecar of other pairs": (write("queries.npy.json", ORIGIN), "another corpus"),
+    "artefact of other pairs": (write("manifest.json", MANIFEST), "another corpus"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_bad_vector_files(tmp_path, pairs_folder, user_files, case):
+    spoil, message = BAD_FILES[case]
+    spoil(user_files)
+    with pytest.raises(ValueError, match=message):
+        vectors_stage(file_config(user_files), tmp_path / "a", pairs_folder)
+
+
+BAD_SETTINGS = {
+    "no such encoder": (
+        VectorsConfig(method="encoder", encoder="/nowhere"),
+        "no such folder",
+    ),
+    "too many dimensions": (VectorsConfig(dim=5000), "vectors.dim: 5000"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SETTINGS)
+def test_bad_vector_settings(tmp_path, pairs_folder, case):
+    settings, message = BAD_SETTINGS[case]
+    with pytest.raises(ValueError, match=message):
+        vectors_stage(Config(vectors=settings), tmp_path, pairs_folder)
+
+
+def test_texts_without_a_common_word_are_refused():
+    with pytest.raises(ValueError, match="no word occurs in two of the 2 texts"):
+        fit_tfidf(["one"], ["other"], np.array([[0, 0]]), 1, 0)
+
+
+def test_a_model_that_returns_nan_is_named_with_its_row(tmp_path):
+    def vectorise(texts):
+        return np.array([[np.nan if t == "5" else 1.0] for t in texts])
+
+    texts = [str(i) for i in range(8)]
+    with pytest.raises(ValueError, match="embed: row 5 holds NaN"):
+        write_blocks(tmp_path / "x.npy", texts, vectorise, 3, "embed")
