@@ -1,0 +1,88 @@
+"""torch models of transformers as oracles, with weights that hide no fault.
+
+Matrices N(0, 0.02), norm weights 1 + N(0, 0.1), all biases N(0, 0.1): library defaults
+(zero biases, unit norms) would hide faults in both.
+"""
+
+import numpy as np
+import pytest
+
+from cdejax.models.encoder import copy_encoder
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SIZES = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "max_position_embeddings": 96,
+}
+TOLERANCE = 2e-5  # largest difference on real tokens, float32
+
+
+def draw(model, seed=0):
+    """Draws all parameters of a torch model as described above."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, param in model.named_parameters():
+            noise = torch.randn(param.shape, generator=generator)
+            norm = name.lower().endswith("norm.weight")
+            if norm:
+                param.copy_(1 + 0.1 * noise)
+            else:
+                param.copy_((0.1 if name.endswith("bias") else 0.02) * noise)
+    return model.float().eval()
+
+
+def bert(seed=0, **sizes):
+    config = transformers.BertConfig(**{**SIZES, **sizes})
+    return draw(transformers.BertModel(config, add_pooling_layer=False), seed)
+
+
+def nomic_bert(seed=0, **sizes):
+    config = transformers.NomicBertConfig(**{**SIZES, **sizes})
+    return draw(transformers.NomicBertModel(config), seed)
+
+
+ORACLES = {"bert": bert, "nomic_bert": nomic_bert}
+
+
+def sharpen(encoder):
+    """A copy whose attention is far from uniform, as in trained models.
+
+    At these sizes the weights above give nearly equal scores, to which neither order
+    nor context matters much.
+    """
+    copy = copy_encoder(encoder)
+    for layer in copy.layers:
+        layer.attention.qkv.kernel[...] = 8 * layer.attention.qkv.kernel[...]
+    return copy
+
+
+def hidden(model, ids, mask):
+    """The oracle's last hidden states as NumPy."""
+    with torch.no_grad():
+        out = model(
+            input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask).long()
+        )
+    return out.last_hidden_state.numpy()
+
+
+def padded(lengths, width, *, side="right", seed=0, vocab=96):
+    """Random ids [rows, width] and their mask, padding with id 0 on one side."""
+    rng = np.random.default_rng(seed)
+    ids = np.zeros((len(lengths), width), np.int64)
+    mask = np.zeros((len(lengths), width), bool)
+    for row, length in enumerate(lengths):
+        where = slice(0, length) if side == "right" else slice(width - length, width)
+        ids[row, where] = rng.integers(1, vocab, length)
+        mask[row, where] = True
+    return ids, mask
+
+
+def normalised(vectors):
+    vectors = np.asarray(vectors)
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)

@@ -1,0 +1,98 @@
+"""Attention against a plain NumPy formula, and its masks."""
+
+import logging
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from cdejax.models import attention as module
+from cdejax.models.attention import attention, compact, fused_kernel, length_mask
+
+
+def qkv(batch=3, length=7, heads=2, dim=8, seed=0):
+    keys = jax.random.split(jax.random.key(seed), 3)
+    return [jax.random.normal(key, (batch, length, heads, dim)) for key in keys]
+
+
+def reference(q, k, v, mask):
+    """Softmax attention in float64, one row, head and query at a time."""
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    out = np.zeros_like(q)
+    for b, t, h in np.ndindex(*q.shape[:3]):
+        keep = np.asarray(mask[b])
+        scores = k[b, keep, h] @ q[b, t, h] / np.sqrt(q.shape[-1])
+        weights = np.exp(scores - scores.max())
+        out[b, t, h] = weights @ v[b, keep, h] / weights.sum()
+    return out
+
+
+def test_equals_formula_under_masks_and_lengths():
+    q, k, v = qkv()
+    lengths = np.array([7, 1, 4])
+    mask = np.asarray(length_mask(jnp.asarray(lengths), 7))
+    expected = reference(q, k, v, mask)
+    masked = attention(q, k, v, mask=jnp.asarray(mask))
+    np.testing.assert_allclose(masked, expected, atol=2e-6)
+    by_length = attention(q, k, v, lengths=jnp.asarray(lengths))
+    np.testing.assert_array_equal(by_length, masked)
+    holes = np.array([[1, 0, 1, 1, 0, 0, 1]] * 3, bool)
+    out = attention(q, k, v, mask=jnp.asarray(holes))
+    np.testing.assert_allclose(out, reference(q, k, v, holes), atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_fully_masked_rows_stay_finite_with_their_gradients(dtype):
+    q, k, v = (x.astype(dtype) for x in qkv())
+    mask = jnp.zeros((3, 7), bool).at[1].set(True)
+
+    def total(q, k, v):
+        return attention(q, k, v, mask=mask).astype(jnp.float32).sum()
+
+    value, gradients = jax.value_and_grad(total, argnums=(0, 1, 2))(q, k, v)
+    assert np.isfinite(value)
+    assert all(np.isfinite(np.asarray(g, np.float32)).all() for g in gradients)
+
+
+def test_refuses_contradictory_arguments():
+    q, k, v = qkv()
+    mask, lengths = jnp.ones((3, 7), bool), jnp.full(3, 7)
+    with pytest.raises(ValueError, match="not both"):
+        attention(q, k, v, mask=mask, lengths=lengths)
+    with pytest.raises(ValueError, match="takes lengths"):
+        attention(q, k, v, mask=mask, implementation="cudnn")
+
+
+def test_cudnn_is_chosen_for_narrow_types_and_fitting_heads_only(monkeypatch):
+    assert not fused_kernel("bfloat16", 64)  # the tests run on CPU
+    monkeypatch.setattr(module, "_has_cudnn", lambda: True)
+    assert fused_kernel("bfloat16", 64)
+    assert fused_kernel("float16", 32)
+    assert not fused_kernel("float32", 64)
+    assert not fused_kernel("bfloat16", 36)
+    assert not fused_kernel("bfloat16", 256)
+
+
+def test_the_choice_is_logged_once(caplog):
+    module._log_choice.cache_clear()
+    with caplog.at_level(logging.INFO, "cdejax"):
+        for _ in range(3):
+            attention(*qkv())
+    assert [r.getMessage() for r in caplog.records] == [
+        "attention runs on xla (float32, head dimension 8)"
+    ]
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1))
+@settings(max_examples=30, deadline=None)
+def test_compaction_brings_real_tokens_to_the_front_in_order(rows):
+    mask = np.array(rows)
+    order, inverse = (np.asarray(x) for x in compact(jnp.asarray(mask)))
+    steps = np.broadcast_to(np.arange(6), mask.shape)
+    for row, (moved, back) in enumerate(zip(order, inverse, strict=True)):
+        real = mask[row].sum()
+        assert moved[:real].tolist() == steps[row][mask[row]].tolist()
+        assert moved[back].tolist() == list(range(6))

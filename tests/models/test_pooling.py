@@ -1,0 +1,58 @@
+"""Pooling against plain loops, whatever the padding."""
+
+import hypothesis.strategies as st
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from cdejax.models.pooling import check_pooling, pool, text_positions, token_mask
+
+masks = st.lists(
+    st.lists(st.booleans(), min_size=5, max_size=5).filter(any), min_size=1, max_size=4
+)
+
+
+@given(masks, st.sampled_from(["mean", "cls", "last"]))
+@settings(max_examples=40, deadline=None)
+def test_pools_real_tokens_only(rows, pooling):
+    mask = np.array(rows)
+    hidden = np.random.default_rng(0).normal(size=(*mask.shape, 3)).astype(np.float32)
+    hidden[~mask] = np.nan  # padding must not leak, not even times zero
+    pick = {"mean": lambda x: x.mean(0), "cls": lambda x: x[0], "last": lambda x: x[-1]}
+    expected = [pick[pooling](h[m]) for h, m in zip(hidden, mask, strict=True)]
+    out = pool(jnp.asarray(hidden), jnp.asarray(mask), pooling)
+    assert out.dtype == jnp.float32
+    np.testing.assert_allclose(out, np.stack(expected), atol=1e-6)
+
+
+def test_pools_bfloat16_in_float32():
+    hidden = jnp.full((1, 3000, 1), 1.01, jnp.bfloat16)
+    out = pool(hidden, jnp.ones((1, 3000), bool), "mean")
+    np.testing.assert_allclose(out, np.asarray(hidden[0, :1], np.float32), rtol=1e-6)
+
+
+def test_a_row_without_tokens_is_finite():
+    for pooling in ("mean", "cls", "last"):
+        out = pool(jnp.ones((1, 4, 2)), jnp.zeros((1, 4), bool), pooling)
+        assert np.isfinite(np.asarray(out)).all()
+
+
+def test_masks_lengths_and_neither():
+    assert token_mask((2, 3), None, None).all()
+    by_length = token_mask((2, 3), None, np.array([1, 3]))
+    assert by_length.tolist() == [[True, False, False], [True] * 3]
+    assert token_mask((1, 2), np.array([[1, 0]]), None).tolist() == [[True, False]]
+    with pytest.raises(ValueError, match="not both"):
+        token_mask((1, 2), np.array([[1, 0]]), np.array([1]))
+
+
+def test_positions_count_from_the_first_real_token():
+    mask = np.array([[0, 0, 1, 1], [1, 1, 0, 0]], bool)
+    assert text_positions(4, mask).tolist() == [[0, 0, 0, 1], [0, 1, 2, 3]]
+    assert text_positions(3, None).tolist() == [0, 1, 2]
+
+
+def test_unknown_pooling_is_refused():
+    with pytest.raises(ValueError, match="'max' is not one of"):
+        check_pooling("max")
