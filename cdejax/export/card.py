@@ -37,7 +37,6 @@ _EVALUATION = "cdejax evaluate --model {name} --collections BEIR_FOLDER"
 
 
 def model_card(
-    kind: str,
     folder_name: str,
     *,
     prompts: Mapping[str, str],
@@ -47,13 +46,15 @@ def model_card(
 ) -> str:
     """Markdown with front matter: use, prompts, origin and how to evaluate.
 
+    `context_size` is that of a contextual encoder, None for a biencoder.
     `metadata` may hold `name`, `base_model`, `data`, `recipe`, `evaluation` (a command)
     and `scores` (a mapping or text); other keys are listed as they are.
     """
     known = ("name", "base_model", "data", "recipe", "evaluation", "scores", "license")
     name = str(metadata.get("name", folder_name))
-    usage = _BIENCODER if kind == "biencoder" else _CONTEXTUAL
-    title = "Text encoder" if kind == "biencoder" else "Contextual document encoder"
+    contextual = context_size is not None
+    usage = _CONTEXTUAL if contextual else _BIENCODER
+    title = "Contextual document encoder" if contextual else "Text encoder"
     rows = [
         ("Base model", metadata.get("base_model", "not stated")),
         ("Training data", metadata.get("data", "not stated")),
@@ -63,7 +64,7 @@ def model_card(
         *((key, _text(metadata[key])) for key in metadata if key not in known),
     ]
     parts = [
-        _front_matter(kind, metadata),
+        _front_matter(contextual, metadata),
         f"# {name}\n\n{title}, trained with cdejax.",
         "## Use\n\n" + usage.format(name=name, size=context_size),
         "## Origin\n\n" + "\n".join(f"- {key}: {_text(value)}" for key, value in rows),
@@ -76,9 +77,9 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def _front_matter(kind: str, metadata: Mapping[str, Any]) -> str:
+def _front_matter(contextual: bool, metadata: Mapping[str, Any]) -> str:
     tags = ["sentence-transformers", "feature-extraction", "sentence-similarity"]
-    tags += ["contextual-document-embeddings"] if kind == "contextual" else []
+    tags += ["contextual-document-embeddings"] if contextual else []
     lines = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
     for key in ("base_model", "license"):
         if key in metadata:

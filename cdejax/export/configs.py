@@ -22,7 +22,10 @@ def encoder_config(model: BiEncoder) -> dict[str, Any]:
 
 
 def contextual_config(
-    model: ContextualEncoder, max_length: int, metadata: Mapping[str, Any]
+    model: ContextualEncoder,
+    max_length: int,
+    context_length: int | None,
+    metadata: Mapping[str, Any],
 ) -> dict[str, Any]:
     """`config.json` of a contextual encoder.
 
@@ -40,6 +43,7 @@ def contextual_config(
         "attn_implementation": None,
         "cache_dir": None,
         "config_name": None,
+        "context_max_length": context_length,
         "dataset_backbone": None,
         "embedder": metadata.get("base_model"),
         "embedder_rerank": None,

@@ -38,6 +38,7 @@ def export_model(
     *,
     prompts: Mapping[str, str],
     max_length: int,
+    context_length: int | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes a folder that sentence-transformers, transformers and cdejax load.
@@ -53,6 +54,8 @@ def export_model(
         already (then nothing is done).
       prompts: text before every `query` and every `document` (both keys, may be "").
       max_length: longest text in tokens; what is longer is cut.
+      context_length: the same for the first stage of a contextual encoder (default:
+        `max_length`).
       metadata: for the model card: `name`, `base_model`, `data`, `recipe`,
         `evaluation`, `scores`, `license`, and whatever else is worth saying.
 
@@ -65,15 +68,20 @@ def export_model(
     """
     folder = Path(folder).absolute()
     described: dict[str, Any] = jsonable(metadata or {})
-    _check(model, prompts, max_length)
+    _check(model, prompts, max(max_length, context_length or 0))
     _check_place(folder)
     partial = folder.with_name(f".{folder.name}.partial")
     with exclusive(partial):
         try:
             _clear(partial)
-            _write(model, partial, prompts, max_length, described, folder.name)
             vocabulary = _encoders(model)[-1].config.vocab_size
             write_tokenizer(tokenizer_folder, partial, max_length, vocabulary)
+            if isinstance(model, BiEncoder):
+                _write_stock(model, partial, max_length)
+            else:
+                config = contextual_config(model, max_length, context_length, described)
+                _write_contextual(model, partial, config)
+            _write_common(model, partial, prompts, max_length, described, folder.name)
             return _finish(partial, folder, type(model).__name__)
         except OSError as error:
             raise ValueError(
@@ -125,48 +133,12 @@ def _clear(folder: Path) -> None:
             path.unlink()
 
 
-def _write(
-    model: BiEncoder | ContextualEncoder,
-    folder: Path,
-    prompts: Mapping[str, str],
-    max_length: int,
-    metadata: Mapping[str, Any],
-    name: str,
-) -> None:
-    """Everything but the tokenizer and the marker."""
-    stock = isinstance(model, BiEncoder)
-    if stock:
-        _write_stock(model, folder)
-        size = None
-    else:
-        write_json(
-            folder / "config.json", contextual_config(model, max_length, metadata)
-        )
-        _save(folder / "model.safetensors", to_state_dict(model))
-        for file in sorted(_TORCH_FILES.glob("*.py")):
-            shutil.copyfile(file, folder / file.name)
-        size = model.config.context_size
-    write_json(folder / "modules.json", modules_json(model))
-    settings = {"max_seq_length": max_length, "do_lower_case": False} if stock else {}
-    write_json(folder / "sentence_bert_config.json", settings)
-    write_json(
-        folder / "config_sentence_transformers.json",
-        sentence_transformers_config(prompts, stock),
-    )
-    card = model_card(
-        "biencoder" if stock else "contextual",
-        name,
-        prompts=prompts,
-        max_length=max_length,
-        context_size=size,
-        metadata=metadata,
-    )
-    (folder / "README.md").write_text(card, encoding="utf-8")
-
-
-def _write_stock(model: BiEncoder, folder: Path) -> None:
+def _write_stock(model: BiEncoder, folder: Path, max_length: int) -> None:
+    """The files of stock sentence-transformers modules."""
     write_json(folder / "config.json", encoder_config(model))
     _save(folder / "model.safetensors", to_state_dict(model.encoder))
+    settings = {"max_seq_length": max_length, "do_lower_case": False}
+    write_json(folder / "sentence_bert_config.json", settings)
     (folder / "1_Pooling").mkdir()
     write_json(folder / "1_Pooling" / "config.json", pooling_config(model))
     for index, layer in enumerate(head_layers(model), start=2):
@@ -174,6 +146,40 @@ def _write_stock(model: BiEncoder, folder: Path) -> None:
         place.mkdir()
         write_json(place / "config.json", layer.config)
         _save(place / "model.safetensors", layer.tensors)
+
+
+def _write_contextual(
+    model: ContextualEncoder, folder: Path, config: Mapping[str, Any]
+) -> None:
+    """The files of a contextual encoder, in the published layout."""
+    write_json(folder / "config.json", config)
+    _save(folder / "model.safetensors", to_state_dict(model))
+    write_json(folder / "sentence_bert_config.json", {})
+    for file in sorted(_TORCH_FILES.glob("*.py")):
+        shutil.copyfile(file, folder / file.name)
+
+
+def _write_common(
+    model: BiEncoder | ContextualEncoder,
+    folder: Path,
+    prompts: Mapping[str, str],
+    max_length: int,
+    metadata: Mapping[str, Any],
+    name: str,
+) -> None:
+    """List of modules, prompts and model card."""
+    stock = isinstance(model, BiEncoder)
+    write_json(folder / "modules.json", modules_json(model))
+    settings = sentence_transformers_config(prompts, stock)
+    write_json(folder / "config_sentence_transformers.json", settings)
+    card = model_card(
+        name,
+        prompts=prompts,
+        max_length=max_length,
+        context_size=None if stock else model.config.context_size,
+        metadata=metadata,
+    )
+    (folder / "README.md").write_text(card, encoding="utf-8")
 
 
 def _save(file: Path, tensors: Mapping[str, np.ndarray]) -> None:

@@ -4,14 +4,17 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
+import cdejax.embedder
+from cdejax.context import Context
 from cdejax.export import export_model
-from cdejax.models import ContextualConfig, ContextualEncoder, NomicBert
+from cdejax.models import BiEncoder, ContextualConfig, ContextualEncoder, NomicBert
 from cdejax.models.nomic_bert import NomicBertConfig
 from cdejax.models.pretrained import from_pretrained
 from cdejax.models.weights import parameter_count, table_of
@@ -103,7 +106,7 @@ def test_second_stage(exported, theirs, texts, tokens, context, size):
     model, folder = exported
     ids, mask = tokens(folder, texts)
     ours = model.second_stage(ids, mask, context[:size])
-    given = {"dataset_embeddings": context[:size]}
+    given: dict[str, Any] = {"dataset_embeddings": context[:size]}
     same(ours, theirs("second_stage_model", ids, mask, **given))
 
 
@@ -117,7 +120,7 @@ def test_second_stage_masked_and_per_text_contexts(
     keep = rng.random(contexts.shape[:2]) < 0.6
     keep[:, 0] = True
     ours = model.second_stage(ids, mask, contexts, keep)
-    given = {"dataset_embeddings": contexts, "context_mask": keep}
+    given: dict[str, Any] = {"dataset_embeddings": contexts, "context_mask": keep}
     same(ours, theirs("second_stage_model", ids, mask, **given))
 
 
@@ -172,8 +175,11 @@ def test_saved_by_sentence_transformers_and_read_by_us(
 def test_real_weights(minilm, tmp_path, texts, tokens):
     from sentence_transformers import SentenceTransformer
 
-    encoder = from_pretrained(minilm, layers=3).encoder
-    model = ContextualEncoder.from_encoder(encoder, nnx.Rngs(0), context_size=CONTEXT)
+    start = from_pretrained(minilm, layers=3)
+    assert isinstance(start, BiEncoder)
+    model = ContextualEncoder.from_encoder(
+        start.encoder, nnx.Rngs(0), context_size=CONTEXT
+    )
     model.output_projection.last.kernel[...] += 0.01
     folder = export(model, minilm, tmp_path / "model")
     theirs = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
@@ -181,8 +187,32 @@ def test_real_weights(minilm, tmp_path, texts, tokens):
     first = theirs.encode(sample, prompt_name="document")
     context = model.first_stage(*tokens(folder, sample, PROMPTS["document"]))
     same(context, first)
-    ours = model.second_stage(*tokens(folder, texts, PROMPTS["query"]), context)
+    ids, mask = tokens(folder, texts, PROMPTS["query"])
+    ours = model.second_stage(ids, mask, context)
     same(ours, theirs.encode_query(texts, dataset_embeddings=first))
+
+
+@pytest.mark.parametrize("size", [CONTEXT, 5, 0])
+def test_saved_context_serves_sentence_transformers(minilm, tmp_path, texts, size):
+    """`Embedder.context(...).save(...)`, then `dataset_embeddings` in torch."""
+    from sentence_transformers import SentenceTransformer
+
+    model = small_contextual("nomic_bert")
+    folder = tmp_path / "model"
+    export_model(
+        model, minilm, folder, prompts=PROMPTS, max_length=MAX_LENGTH, context_length=9
+    )
+    embedder = cdejax.embedder.load(folder)
+    embedder.context(texts, size=size).save(tmp_path / "context")
+
+    context = Context.load(tmp_path / "context")
+    theirs = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    given: dict[str, Any] = {"dataset_embeddings": context.vectors[context.mask]}
+    got = theirs.encode_query(texts, normalize_embeddings=True, **given)
+    same(embedder.encode(texts, "query", context), got)
+    if size:
+        sample = [texts[i] for i in context.ids]
+        same(context.vectors, theirs.encode(sample, prompt_name="document"))
 
 
 def test_offline_with_standard_input_closed(minilm, tmp_path, texts, tokens):
@@ -215,7 +245,8 @@ def test_offline_with_standard_input_closed(minilm, tmp_path, texts, tokens):
     assert done.returncode == 0, done.stderr
     assert "y/N" not in done.stdout + done.stderr
     context = model.first_stage(*tokens(folder, ["one", "two"], PROMPTS["document"]))
-    ours = model.second_stage(*tokens(folder, ["three"], PROMPTS["query"]), context)
+    ids, mask = tokens(folder, ["three"], PROMPTS["query"])
+    ours = model.second_stage(ids, mask, context)
     same(ours, np.load(tmp_path / "out.npy"))
 
 
@@ -308,8 +339,8 @@ def published_names() -> dict[str, tuple[int, ...]]:
 def test_published_layout_by_name_and_shape():
     def build():
         rngs = nnx.Rngs(0)
-        stages = [NomicBert(NomicBertConfig(), rngs) for _ in range(2)]
-        return ContextualEncoder(ContextualConfig(), *stages, rngs)
+        first, second = (NomicBert(NomicBertConfig(), rngs) for _ in range(2))
+        return ContextualEncoder(ContextualConfig(), first, second, rngs)
 
     model = nnx.eval_shape(build)
     flat = nnx.to_flat_state(nnx.state(model, nnx.Param))

@@ -52,22 +52,30 @@ class Transformer(nn.Module):
         return cls(model, tokenizer)
 
     def preprocess(
-        self, inputs: list[str], prompt: str | None = None, **_: Any
+        self,
+        inputs: list[str],
+        prompt: str | None = None,
+        dataset_embeddings: Any = None,
+        **_: Any,
     ) -> dict[str, Tensor]:
-        """Tokens of the texts, each behind the prompt."""
+        """Tokens of the texts, each behind the prompt, cut at their stage's limit."""
         batch = self.tokenizer(
             [(prompt or "") + text for text in inputs],
             padding=True,
             truncation=True,
-            max_length=self.max_seq_length,
+            max_length=self._limit(dataset_embeddings is None),
             return_tensors="pt",
             return_token_type_ids=False,
         )
         return dict(batch)
 
-    def tokenize(self, texts: list[str], **_: Any) -> dict[str, Tensor]:
+    def _limit(self, first_stage: bool) -> int:
+        own = getattr(self.auto_model.config, "context_max_length", None)
+        return own if first_stage and own is not None else self.max_seq_length
+
+    def tokenize(self, texts: list[str], **kwargs: Any) -> dict[str, Tensor]:
         """Tokens of the texts, for sentence-transformers before `preprocess`."""
-        return self.preprocess(texts)
+        return self.preprocess(texts, **kwargs)
 
     def forward(
         self, features: dict[str, Tensor], dataset_embeddings: Any = None, **_: Any

@@ -1,0 +1,144 @@
+"""Where an export is written, what it refuses, and what its model card says."""
+
+import errno
+import json
+
+import pytest
+
+import cdejax.export.folder
+from cdejax.export import export_model
+
+from .conftest import MAX_LENGTH, PROMPTS, small_biencoder, small_contextual
+
+TABLE = {
+    "no document prompt": ({"prompts": {"query": ""}}, "`query` and `document`"),
+    "an unknown prompt": ({"prompts": {**PROMPTS, "title": ""}}, "title"),
+    "longer than the positions": ({"max_length": 65}, "64 learned positions"),
+    "context longer than them": ({"context_length": 65}, "64 learned positions"),
+    "no room for text": ({"max_length": 2}, "2 special tokens"),
+    "no tokenizer": ({"tokenizer_folder": "/nowhere"}, "no tokenizer there"),
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small_biencoder("bert")
+
+
+@pytest.fixture
+def arguments(minilm, tmp_path):
+    return {
+        "tokenizer_folder": minilm,
+        "folder": tmp_path / "out" / "model",
+        "prompts": PROMPTS,
+        "max_length": MAX_LENGTH,
+    }
+
+
+@pytest.mark.parametrize(("change", "message"), TABLE.values(), ids=TABLE)
+def test_refused(model, arguments, change, message):
+    with pytest.raises(ValueError, match=message):
+        export_model(model, **(arguments | change))
+    assert not arguments["folder"].exists()
+
+
+def test_refuses_a_tokenizer_of_another_model(minilm, arguments):
+    from flax import nnx
+
+    from cdejax.models import Bert, BertConfig, BiEncoder
+
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
+    config = BertConfig(vocab_size=100, num_hidden_layers=1, **sizes)
+    with pytest.raises(ValueError, match="embeds 100"):
+        export_model(BiEncoder(Bert(config, nnx.Rngs(0))), **arguments)
+
+
+def test_refuses_a_folder_with_something_else(model, arguments):
+    folder = arguments["folder"]
+    folder.mkdir(parents=True)
+    (folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="not empty and no export of cdejax"):
+        export_model(model, **arguments)
+    assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
+
+
+def test_refuses_a_file(model, arguments):
+    arguments["folder"].parent.mkdir()
+    arguments["folder"].write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        export_model(model, **arguments)
+
+
+def test_same_export_again_is_free_and_another_is_refused(model, arguments):
+    folder = export_model(model, **arguments)
+    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+    assert export_model(model, **arguments) == folder
+    for other in ({"max_length": 20}, {"metadata": {"name": "other"}}):
+        with pytest.raises(ValueError, match="export of another model"):
+            export_model(model, **(arguments | other))
+    with pytest.raises(ValueError, match="export of another model"):
+        export_model(small_contextual("bert"), **arguments)
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_an_empty_folder_will_do(model, arguments):
+    arguments["folder"].mkdir(parents=True)
+    assert (export_model(model, **arguments) / "config.json").is_file()
+
+
+def test_full_disk_leaves_nothing(model, arguments, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cdejax.export.folder, "_save", full)
+    with pytest.raises(ValueError, match="No space left"):
+        export_model(model, **arguments)
+    assert not list(arguments["folder"].parent.iterdir())
+
+
+def test_what_a_killed_export_left_is_removed(model, arguments):
+    folder = arguments["folder"]
+    partial = folder.with_name(f".{folder.name}.partial")
+    (partial / "1_Pooling").mkdir(parents=True)
+    (partial / "half.safetensors").write_text("")
+    export_model(model, **arguments)
+    assert not partial.exists()
+    assert not (folder / "half.safetensors").exists()
+    assert not (folder / ".lock").exists()
+
+
+@pytest.mark.parametrize("kind", ["stock", "contextual"])
+def test_model_card(arguments, kind):
+    stock = kind == "stock"
+    model = small_biencoder("bert") if stock else small_contextual("bert")
+    metadata = {
+        "name": "lab/retriever",
+        "base_model": "all-MiniLM-L6-v2",
+        "data": "12,000 pairs",
+        "evaluation": "cdejax evaluate --config x.yaml",
+        "scores": {"scifact nDCG@10": 0.61},
+        "seed": 3,
+    }
+    folder = export_model(model, **arguments, metadata=metadata)
+    card = (folder / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: sentence-transformers\n")
+    for text in ("lab/retriever", "12,000 pairs", "evaluate --config x.yaml", "0.61"):
+        assert text in card
+    for text in (*PROMPTS.values(), f"{MAX_LENGTH} tokens", "- seed: 3"):
+        assert text in card
+    assert ("dataset_embeddings" in card) is not stock
+    marker = json.loads((folder / "cdejax.json").read_text())
+    assert marker["kind"] == ("BiEncoder" if stock else "ContextualEncoder")
+
+
+def test_no_torch_in_the_package_itself():
+    """The torch files are data: nothing imports them."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, cdejax.export;"
+        "assert not {'torch', 'transformers', 'tokenizers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
