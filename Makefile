@@ -35,12 +35,14 @@ clean: ## Remove environments, caches and builds (never runs/)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(RUN): requirements/runtime.txt pyproject.toml
+	@echo "Installing into .venv (1.3 GB, a minute or two)"
 	$(PYTHON) -m venv --clear .venv
 	.venv/bin/pip install --quiet --no-deps -r requirements/runtime.txt
 	.venv/bin/pip install --quiet --no-deps -e .
 	touch $@
 
 $(DEV): requirements/dev.txt pyproject.toml
+	@echo "Installing into .venv-dev (2.7 GB, a few minutes)"
 	$(PYTHON) -m venv --clear .venv-dev
 	.venv-dev/bin/pip install --quiet -r requirements/dev.txt
 	.venv-dev/bin/pip install --quiet --no-deps -e .

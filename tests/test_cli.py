@@ -1,8 +1,10 @@
 """The command line: what users type, and what they are told."""
 
+import runpy
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 from rich.table import Table
@@ -172,6 +174,21 @@ def test_help_says_what_goes_in_and_out(name, capsys):
     assert " out." in command.summary
     assert command.summary in " ".join(printed.split())
     assert f"cdejax {name} {command.example.split()[0]}" in printed
+
+
+SCRIPTS = sorted((Path(__file__).parent.parent / "scripts").glob("*.py"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_scripts_are_the_stages(script, recipe, calls, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [str(script), "--config", recipe])
+    runpy.run_path(str(script))
+    assert calls[0][0] == COMMANDS[script.stem].function.split(":")[1]
+
+
+def test_every_stage_has_a_script():
+    stages = {n for n, c in COMMANDS.items() if "pipeline" in c.function}
+    assert {path.stem for path in SCRIPTS} == stages
 
 
 def test_version(capsys):
