@@ -1,4 +1,4 @@
-"""Cluster the vectors: `python scripts/cluster.py --config RECIPE` is `cdejax cluster --config RECIPE`."""
+"""`cdejax cluster` from a checkout; `--help` explains it."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Make the surrogate vectors: `python scripts/embed.py --config RECIPE` is `cdejax embed --config RECIPE`."""
+"""`cdejax embed` from a checkout; `--help` explains it."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Evaluate: `python scripts/evaluate.py --config RECIPE` is `cdejax evaluate --config RECIPE`."""
+"""`cdejax evaluate` from a checkout; `--help` explains it."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Export a Hugging Face folder: `python scripts/export.py --config RECIPE` is `cdejax export --config RECIPE`."""
+"""`cdejax export` from a checkout; `--help` explains it."""
 
 import sys
 

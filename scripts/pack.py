@@ -1,4 +1,4 @@
-"""Pack clusters into batches: `python scripts/pack.py --config RECIPE` is `cdejax pack --config RECIPE`."""
+"""`cdejax pack` from a checkout; `--help` explains it."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Read and check the sources: `python scripts/pairs.py --config RECIPE` is `cdejax pairs --config RECIPE`."""
+"""`cdejax pairs` from a checkout; `--help` explains it."""
 
 import sys
 

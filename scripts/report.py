@@ -1,4 +1,4 @@
-"""Put all figures into one table: `python scripts/report.py --config RECIPE` is `cdejax report --config RECIPE`."""
+"""`cdejax report` from a checkout; `--help` explains it."""
 
 import sys
 

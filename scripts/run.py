@@ -1,4 +1,4 @@
-"""All stages of a recipe: `python scripts/run.py --config RECIPE` is `cdejax run --config RECIPE`."""
+"""`cdejax run` from a checkout; `--help` explains it."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Train: `python scripts/train.py --config RECIPE` is `cdejax train --config RECIPE`."""
+"""`cdejax train` from a checkout; `--help` explains it."""
 
 import sys
 

@@ -179,16 +179,16 @@ def test_help_says_what_goes_in_and_out(name, capsys):
 SCRIPTS = sorted((Path(__file__).parent.parent / "scripts").glob("*.py"))
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_scripts_are_the_stages(script, recipe, calls, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [str(script), "--config", recipe])
-    runpy.run_path(str(script))
-    assert calls[0][0] == COMMANDS[script.stem].function.split(":")[1]
+def test_every_stage_has_a_script(recipe, calls, monkeypatch):
+    for script in SCRIPTS:
+        monkeypatch.setattr(sys, "argv", [str(script), "--config", recipe])
+        runpy.run_path(str(script))
+    stages = {c.function.split(":")[1] for c in COMMANDS.values()}
+    assert {name for name, _ in calls} == stages - {"encode", "search"}
 
 
-def test_every_stage_has_a_script():
-    stages = {n for n, c in COMMANDS.items() if "pipeline" in c.function}
-    assert {path.stem for path in SCRIPTS} == stages
+def test_scripts_hide_no_standard_module():
+    assert not {path.stem for path in SCRIPTS} & sys.stdlib_module_names
 
 
 def test_version(capsys):

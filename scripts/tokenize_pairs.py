@@ -1,0 +1,7 @@
+"""`cdejax tokenize` from a checkout (`tokenize.py` would hide the standard module)."""
+
+import sys
+
+from cdejax.cli import main
+
+main(["tokenize", *sys.argv[1:]])
