@@ -7,20 +7,18 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
 from cdejax import artifacts
 from cdejax.config import Config, SideConfig, TokensConfig
+from cdejax.data.pairs import Pairs
 from cdejax.data.ragged import Ragged, RaggedWriter
 from cdejax.data.tokenizer import Tokenizer, files_of
 from cdejax.paths import resolve_folder
 from cdejax.progress import progress
-
-if TYPE_CHECKING:
-    from cdejax.data.pairs import Pairs
 
 BLOCK = 2048
 """Texts tokenised, written and flushed at once."""
@@ -67,8 +65,6 @@ def tokens_stage(config: Config, root: str | Path, pairs_folder: str | Path) -> 
       ValueError: no tokenizer, an unknown domain among the prefixes, or a length limit
         that leaves no room for text.
     """
-    from cdejax.data.pairs import Pairs
-
     encoder = resolve_folder(config.model.encoder)
     tokenizer = Tokenizer.load(encoder)
     spec = {

@@ -133,29 +133,32 @@ def table(
     seed: int = 0,
 ) -> Table:
     """A rich table: one row per system and collection, intervals of one measure."""
+    from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     rows = summary(results, baseline=baseline, resamples=resamples, seed=seed)
     others = [name for name in results[0].scores if name != measure] if results else []
-    made = Table(title=f"95 % bootstrap intervals over queries, {resamples} resamples")
-    for name in ("collection", "queries", "system"):
-        made.add_column(name, justify="right" if name == "queries" else "left")
-    for name in (f"{measure} [95 %]", *others):
-        made.add_column(name, justify="right")
-    if baseline is not None:
-        made.add_column(f"difference to {baseline} (paired)", justify="right")
+    made = Table(
+        caption=f"[ ]: 95 % bootstrap intervals over queries, {resamples:,} resamples",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    made.add_column("system")
+    heads = [measure, *others] + (
+        [f"− {escape(baseline)} (paired)"] if baseline else []
+    )
+    for head in heads:
+        made.add_column(head, justify="right", no_wrap=True)
     previous = None
     for row in rows:
-        new = row["collection"] != previous
-        if new and previous is not None:
-            made.add_section()
-        previous = row["collection"]
-        cells = [previous, f"{row['queries']:,}"] if new else ["", ""]
-        cells += [row["system"], _interval(row["measures"][measure])]
-        cells += [f"{row['measures'][name]['mean']:.3f}" for name in others]
-        if baseline is not None:
-            found = row.get("difference")
-            cells.append(_interval(found[measure], "+") if found else "–")
+        if row["collection"] != previous:
+            previous = row["collection"]
+            made.add_row(f"[bold]{escape(previous)} ({row['queries']:,} queries)")
+        cells = ["  " + escape(row["system"]), _interval(row["measures"][measure])]
+        cells += [_short(row["measures"][name]["mean"]) for name in others]
+        if "difference" in row:
+            cells.append(_interval(row["difference"][measure], "+"))
         made.add_row(*cells)
     return made
 
@@ -212,8 +215,12 @@ def _right_end(
 
 
 def _interval(values: dict[str, float], sign: str = "") -> str:
-    low, high = (f"{values[name]:{sign}.3f}" for name in ("low", "high"))
-    return f"{values['mean']:{sign}.3f} [{low}, {high}]"
+    mean, low, high = (_short(values[name], sign) for name in ("mean", "low", "high"))
+    return rf"{mean} \[{low} {high}]"  # rich reads a bare [ as markup
+
+
+def _short(value: float, sign: str = "") -> str:
+    return f"{value:{sign}.3f}".replace("0.", ".")
 
 
 def _stored(result: Result) -> dict[str, Any]:

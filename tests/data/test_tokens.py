@@ -1,6 +1,8 @@
 """The token store: content, counts, resumption after SIGKILL."""
 
+import dataclasses
 import inspect
+import json
 import signal
 import subprocess
 import sys
@@ -11,11 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cdejax.config import SideConfig, TokensConfig
+from cdejax.artifacts import read_manifest
+from cdejax.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    SideConfig,
+    SourceConfig,
+    TokensConfig,
+)
 from cdejax.data import tokens as module
+from cdejax.data.pairs import Pairs, pairs_stage
 from cdejax.data.ragged import Ragged
 from cdejax.data.tokenizer import Tokenizer
-from cdejax.data.tokens import Tokens, build_tokens, write_tokens
+from cdejax.data.tokens import Tokens, build_tokens, tokens_stage, write_tokens
 
 
 @dataclass
@@ -163,3 +174,27 @@ def test_killed_and_restarted_it_goes_on(minilm, tokenizer, tmp_path, monkeypatc
     assert counts == write_tokens(texts, none, tokenizer, 24, tmp_path / "whole")
     for name in ("values.bin", "offsets.bin", "truncated.bin", "dtype"):
         assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_stage_on_a_pairs_artefact(minilm, tokenizer, tmp_path):
+    rows = [{"query": f"query {i}", "document": f"text {i % 7}"} for i in range(20)]
+    source = tmp_path / "pairs.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = Config(
+        data=DataConfig(sources=(SourceConfig(str(source)),)),
+        model=ModelConfig(encoder=str(minilm)),
+        tokens=TokensConfig(query=SideConfig("q: ", 8)),
+    )
+    folder = pairs_stage(config, tmp_path)
+    made = tokens_stage(config, tmp_path, folder)
+    assert tokens_stage(config, tmp_path, folder) == made
+    pairs, tokens = Pairs.open(folder), Tokens.open(made)
+    assert len(tokens.queries) == len(pairs.queries) == 20
+    assert len(tokens.documents) == len(pairs.documents) == 7
+    expected = tokenizer.encode([f"q: {pairs.queries[3]}"], 8)[0][0]
+    assert tokens.queries[3].tolist() == expected.tolist()
+    assert read_manifest(made)["counts"]["queries"]["rows"] == 20
+    longer = dataclasses.replace(config, tokens=TokensConfig())
+    assert tokens_stage(longer, tmp_path, folder) != made
+    with pytest.raises(ValueError, match="no such folder"):
+        tokens_stage(Config(), tmp_path, folder)

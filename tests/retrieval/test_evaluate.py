@@ -14,6 +14,7 @@ from cdejax.data.ragged import Ragged
 from cdejax.data.tokenizer import Tokenizer
 from cdejax.embedder import Embedder
 from cdejax.models import Bert, BertConfig, BiEncoder, ContextualEncoder
+from cdejax.retrieval.collections import evaluation_collections, heldout_collection
 from cdejax.retrieval.contexts import make_context, random_texts
 from cdejax.retrieval.evaluate import (
     Result,
@@ -21,7 +22,6 @@ from cdejax.retrieval.evaluate import (
     evaluate_bm25,
     evaluate_embedder,
 )
-from cdejax.retrieval.heldout import heldout_collection
 from cdejax.retrieval.report import (
     difference,
     read_results,
@@ -198,6 +198,34 @@ def test_heldout_pairs_of_one_domain(pairs):
     assert heldout_collection(pairs, "one").qrels["10"] == {"20": 1, "21": 1}
 
 
+def test_evaluation_collections(pairs, tmp_path):
+    for name in ("one", "two"):
+        folder = tmp_path / name / "beir"
+        (folder / "qrels").mkdir(parents=True)
+        (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "a text"}\n')
+        (folder / "queries.jsonl").write_text('{"_id": "q", "text": "text"}\n')
+        for split in ("test", "dev"):
+            (folder / f"qrels/{split}.tsv").write_text(
+                "query-id\tcorpus-id\tscore\nq\td\t1\n"
+            )
+    paths = (str(tmp_path / "one/beir"), f"{tmp_path}/one/beir:dev")
+    config = EvaluationConfig(collections=paths, heldout_by_domain=True)
+    found = evaluation_collections(config, pairs)
+    assert list(found) == [
+        "beir",
+        "beir:dev",
+        "held-out",
+        "held-out/one",
+        "held-out/two",
+    ]
+    assert found["held-out/two"].qrels == heldout_collection(pairs, "two").qrels
+    with pytest.raises(ValueError, match="nothing to evaluate on"):
+        evaluation_collections(EvaluationConfig())
+    same = EvaluationConfig(collections=(paths[0], str(tmp_path / "two/beir")))
+    with pytest.raises(ValueError, match="two are called 'beir'"):
+        evaluation_collections(same)
+
+
 def test_heldout_refuses(pairs):
     with pytest.raises(ValueError, match=r"'tow'.*mean 'two'"):
         heldout_collection(pairs, "tow")
@@ -256,14 +284,16 @@ def test_report_is_written_and_read(results, tmp_path):
 def test_table_reads_well(results):
     from rich.console import Console
 
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(table(results, baseline="BM25", resamples=200))
     text = console.export_text()
     lines = [line for line in text.splitlines() if "contextual" in line]
     mean = results[3].scores["nDCG@10"].mean()
-    assert f"{mean:.3f} [" in lines[0]
-    assert "+0.0" in lines[0]
-    assert text.count("scifact") == 1
+    assert f"{mean:.3f} [."[1:] in lines[0]
+    assert "+.0" in lines[0]
+    assert text.count("scifact (120 queries)") == 1
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(lines) == 2
 
 
 def test_differences_need_the_same_queries(results):

@@ -1,17 +1,53 @@
-"""The held-out part of the pairs as an evaluation collection."""
+"""What is evaluated: BEIR folders and the held-out part of the pairs."""
 
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Int
 
-from cdejax.data.beir import Collection
+from cdejax.config import EvaluationConfig
+from cdejax.data.beir import Collection, read_collection
 
 if TYPE_CHECKING:
     from cdejax.data.pairs import Pairs
+
+
+def evaluation_collections(
+    config: EvaluationConfig, pairs: Pairs | None = None
+) -> dict[str, Collection]:
+    """The collections that a recipe names, by the name they have in reports.
+
+    BEIR folders go by their folder's name (with the split, where one is given), the
+    held-out pairs by `held-out`, their domains by `held-out/DOMAIN`. Domains without
+    held-out pairs are left out.
+
+    Raises:
+      ValueError: nothing to evaluate on, or two folders of one name.
+    """
+    found: dict[str, Collection] = {}
+    for path in config.collections:
+        name = Path(path).name
+        if name in found:
+            raise ValueError(
+                f"evaluation.collections: two are called {name!r}; rename a folder"
+            )
+        found[name] = read_collection(path)
+    if pairs is not None and len(pairs.heldout):
+        if config.heldout:
+            found["held-out"] = heldout_collection(pairs)
+        held = np.unique(pairs.heldout.domain) if config.heldout_by_domain else []
+        for domain in (pairs.domains[index] for index in held):
+            found[f"held-out/{domain}"] = heldout_collection(pairs, domain)
+    if not found:
+        raise ValueError(
+            "nothing to evaluate on: name evaluation.collections, or hold out pairs "
+            "(data.heldout_fraction) and set evaluation.heldout"
+        )
+    return found
 
 
 def heldout_collection(pairs: Pairs, domain: str | None = None) -> Collection:
