@@ -293,6 +293,9 @@ class TrainingConfig:
     """Columns of the score matrix held at once."""
     max_layouts: int = 4
     """Compiled shapes of a step at most."""
+    max_widths: int = 3
+    """Chunk widths per side of a step at most: more save padding, but each one is a
+    copy of the encoder in the compiled step."""
     eval_every: int = 0
     """Steps between evaluations on the held-out rows (0: at the end only)."""
     checkpoint_every: int = 500
@@ -311,7 +314,7 @@ class TrainingConfig:
         _at_least(self, 0, "warmup_steps", "weight_decay", "negatives_per_query")
         _at_least(self, 0, "eval_every")
         _at_least(self, 1, "chunk_size", "context_chunk_size", "loss_block")
-        _at_least(self, 1, "max_layouts", "checkpoint_every", "keep_checkpoints")
+        _at_least(self, 1, "max_layouts", "max_widths", "checkpoint_every", "keep_checkpoints")
         _at_least(self, 1, "log_every", "read_threads")
 
 

@@ -1,0 +1,114 @@
+"""Checkpoints: asynchronous, exact, and safe against a kill at any moment."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from cdejax.artifacts import write_json
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """Numbered checkpoints of a pytree in a folder, written by Orbax.
+
+    A checkpoint counts once its folder has been renamed to its number; what a killed
+    run left under another name is passed over, and so is one that cannot be read.
+    Leaves are stored under their paths, so a checkpoint does not depend on the classes
+    that the pytree is made of.
+    """
+
+    def __init__(self, folder: str | Path, keep: int):
+        import orbax.checkpoint as ocp
+
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
+        self._ocp = ocp
+        self.folder = Path(folder).resolve()
+        self._manager = ocp.CheckpointManager(self.folder, options=options)
+
+    def save(self, step: int, state: Any) -> None:
+        """Starts writing a checkpoint; the run goes on meanwhile."""
+        if step in self._manager.all_steps():
+            self._manager.delete(step)
+        args = self._ocp.args.StandardSave(_by_path(state))
+        self._manager.save(step, args=args, force=True)
+
+    def steps(self) -> list[int]:
+        """Steps of the finished checkpoints, oldest first."""
+        return sorted(self._manager.all_steps())
+
+    def restore_latest(self, state: T, mesh: Mesh) -> tuple[int, T] | None:
+        """The newest checkpoint that can be read, in the shape of `state`.
+
+        The arrays are replicated over the mesh, whatever mesh wrote them. None where
+        there is no checkpoint.
+
+        Raises:
+          ValueError: there are checkpoints, but none can be read.
+        """
+        steps = self.steps()
+        for step in reversed(steps):
+            try:
+                return step, self._restore(step, state, mesh)
+            except Exception as error:  # Orbax raises many kinds for damaged files
+                reason = str(error).splitlines()[0] if str(error) else repr(error)
+                _log.warning("checkpoint %d cannot be read: %s", step, reason)
+        if steps:
+            raise ValueError(
+                f"{self.folder}: none of the checkpoints {steps} can be read into this "
+                "model. Another model, or damaged files: remove the folder to start "
+                "anew, or choose another `output`."
+            )
+        return None
+
+    def _restore(self, step: int, state: T, mesh: Mesh) -> T:
+        same = NamedSharding(mesh, PartitionSpec())
+        target = {
+            path: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=same)
+            for path, x in _by_path(state).items()
+        }
+        args = self._ocp.args.StandardRestore(target)
+        stored = self._manager.restore(step, args=args)
+        leaves = [stored[path] for path in target]
+        return jax.tree.unflatten(jax.tree.structure(state), leaves)
+
+    def close(self) -> None:
+        """Waits until everything saved is on disk."""
+        self._manager.wait_until_finished()
+        self._manager.close()
+
+
+class Best:
+    """The checkpoint with the highest score so far, and the score."""
+
+    def __init__(self, folder: str | Path):
+        self._checkpoints = Checkpoints(folder, keep=1)
+        self._file = self._checkpoints.folder / "best.json"
+        self.score = -math.inf
+        if self._file.is_file():
+            self.score = json.loads(self._file.read_text(encoding="utf-8"))["score"]
+
+    def offer(self, step: int, score: float, params: Any) -> None:
+        """Keeps the parameters if they are better, or as good and newer."""
+        if score < self.score:
+            return
+        self._checkpoints.save(step, params)
+        self.score = score
+        write_json(self._file, {"step": step, "score": score})
+
+    def close(self) -> None:
+        """Waits until everything saved is on disk."""
+        self._checkpoints.close()
+
+
+def _by_path(state: Any) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}

@@ -1,0 +1,308 @@
+"""The training loop: batches in, checkpoints and metrics out."""
+
+from __future__ import annotations
+
+import collections
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from cdejax.artifacts import exclusive, fingerprint, jsonable, write_json
+from cdejax.config import Config
+from cdejax.data.loader import batches
+from cdejax.progress import progress
+from cdejax.training.batches import Batch, BatchMaker, BatchSettings
+from cdejax.training.checkpoint import Best, Checkpoints
+from cdejax.training.metrics import MetricsLog
+from cdejax.training.optimizer import learning_rate, make_optimizer
+from cdejax.training.start import BEST, CHECKPOINTS, Model, build_model, initial_params
+from cdejax.training.step import LossSettings, State, data_mesh, put_batch, train_step
+
+if TYPE_CHECKING:
+    from cdejax.clustering.plan import Plan
+    from cdejax.clustering.vectors import Vectors
+    from cdejax.data.pairs import Pairs
+    from cdejax.data.tokens import Tokens
+
+RUN = "run.json"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The artefacts that a run reads."""
+
+    pairs: Pairs
+    tokens: Tokens
+    plan: Plan
+    vectors: Vectors | None
+    fingerprints: dict[str, str]
+    """Of all artefacts, by stage: what the run depends on."""
+
+
+Evaluate = Callable[[Any], float]
+"""Parameters to the figure that the best checkpoint is chosen by (higher is better)."""
+
+
+def train(
+    config: Config,
+    inputs: Inputs,
+    folder: str | Path,
+    evaluate: Evaluate | None = None,
+    devices: list[jax.Device] | None = None,
+) -> Path:
+    """Trains until the plan's end; started again, it goes on from the last checkpoint.
+
+    A run that was killed and resumed gives the same parameters, bit for bit, as one
+    that was not (same devices; on GPU with deterministic operations).
+
+    Args:
+      config: the recipe, of one variant.
+      inputs: the artefacts.
+      folder: of this run: checkpoints/, best/, metrics.jsonl, tensorboard/, run.json.
+      evaluate: scores parameters on held-out rows, every `training.eval_every` steps
+        and at the end; the best are kept.
+      devices: to train on (default: all).
+
+    Raises:
+      ValueError: the folder holds another run or is in use, the recipe does not fit
+        the artefacts, or the loss is not finite (the batch is dumped and named).
+    """
+    folder = Path(folder)
+    with exclusive(folder):
+        _claim(folder, config, inputs)
+        run = _Run(config, inputs, folder, evaluate, data_mesh(devices))
+        try:
+            run.finish()
+        finally:
+            run.close()
+    return folder
+
+
+def make_batches(config: Config, inputs: Inputs, devices: int) -> BatchMaker:
+    """The batches of a run on a number of devices."""
+    training, contextual = config.training, config.model.kind == "contextual"
+    settings = BatchSettings(
+        seed=config.seed,
+        devices=devices,
+        chunk_size=training.chunk_size,
+        context_chunk_size=training.context_chunk_size,
+        context_size=config.model.context_size if contextual else 0,
+        negatives_per_query=training.negatives_per_query,
+        max_layouts=training.max_layouts,
+        max_widths=training.max_widths,
+    )
+    masked = training.false_negative_margin is not None
+    vectors = inputs.vectors if masked else None
+    return BatchMaker(inputs.pairs, inputs.tokens, inputs.plan, settings, vectors)
+
+
+def loss_settings(config: Config) -> LossSettings:
+    """What the loss depends on, from a recipe."""
+    training = config.training
+    return LossSettings(
+        temperature=training.temperature,
+        duplicates=training.duplicates,
+        margin=training.false_negative_margin,
+        block=training.loss_block,
+        sequence_dropout=config.model.sequence_dropout,
+    )
+
+
+class _Run:
+    """One start of a run: what it needs, and where it is."""
+
+    def __init__(
+        self,
+        config: Config,
+        inputs: Inputs,
+        folder: Path,
+        evaluate: Evaluate | None,
+        mesh: Mesh,
+    ):
+        self.config, self.inputs, self.folder = config, inputs, folder
+        self.evaluate, self.mesh = evaluate, mesh
+        self.total = inputs.plan.total_steps
+        self.schedule = learning_rate(config.training, self.total)
+        optimizer = make_optimizer(config.training, self.total)
+        model: Model = build_model(config)
+        graphdef = nnx.split(model)[0]
+        params = jax.tree.map(jnp.array, initial_params(config, model))
+        state = State(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        self.state: State = jax.device_put(state, everywhere)
+        self.step = train_step(graphdef, mesh, loss_settings(config), optimizer)
+        self.key = jax.device_put(jax.random.key(config.seed), everywhere)
+        self.checkpoints = Checkpoints(
+            folder / CHECKPOINTS, config.training.keep_checkpoints
+        )
+        self.best = Best(folder / BEST)
+        self.start = 0
+        if (found := self.checkpoints.restore_latest(self.state, mesh)) is not None:
+            self.start, self.state = found
+        self.maker = make_batches(config, inputs, mesh.size)
+        self.log = MetricsLog(folder, self.start, self._opening())
+        self.clock = time.perf_counter()
+
+    def _opening(self) -> dict[str, Any]:
+        """What a reader of the log wants to know of this start, printed too."""
+        layouts, plan = self.maker.layouts, self.inputs.plan
+        negatives = plan.batch_size * (1 + self.config.training.negatives_per_query) - 1
+        facts = {
+            "event": "resume" if self.start else "start",
+            "step": self.start,
+            "total_steps": self.total,
+            "devices": f"{self.mesh.size} x {self.mesh.devices.flat[0].device_kind}",
+            "negatives_per_query": negatives,
+            "temperature": self.config.training.temperature,
+            "context_documents": self.maker.context_size,
+            "layouts": len(layouts.layouts),
+            "padding_efficiency": round(layouts.padding_efficiency, 4),
+        }
+        _log.info(", ".join(f"{k.replace('_', ' ')} {v}" for k, v in facts.items()))
+        return facts
+
+    def finish(self) -> None:
+        """Runs the steps that are left."""
+        waiting: collections.deque[tuple[int, Batch, Any]] = collections.deque()
+        title = f"train {self.folder.name}"
+        with progress(title, self.total, self.start) as advance:
+            for step, batch in self._batches():
+                self.state, metrics = self.step(
+                    self.state, put_batch(batch, self.mesh), self.key
+                )
+                waiting.append((step, batch, metrics))
+                if len(waiting) > 1:  # the device works on the newest meanwhile
+                    self._record(*waiting.popleft())
+                if self._due(step + 1):
+                    while waiting:
+                        self._record(*waiting.popleft())
+                    self._keep(step + 1)
+                advance(1)
+            while waiting:
+                self._record(*waiting.popleft())
+
+    def _batches(self) -> Iterator[tuple[int, Batch]]:
+        process = jax.process_index()
+        flat = enumerate(self.mesh.devices.flat)
+        local = [i for i, device in flat if device.process_index == process]
+        return batches(
+            lambda step: self.maker.step(step, local),
+            self.start,
+            self.total,
+            threads=self.config.training.read_threads,
+        )
+
+    def _due(self, done: int) -> bool:
+        """Whether something is to be kept or evaluated after that many steps."""
+        training = self.config.training
+        every = [training.checkpoint_every, training.eval_every or self.total]
+        return done == self.total or any(done % n == 0 for n in every)
+
+    def _keep(self, done: int) -> None:
+        """Evaluates and writes checkpoints, as they are due."""
+        training = self.config.training
+        last = done == self.total
+        evaluated = last or (training.eval_every and done % training.eval_every == 0)
+        if evaluated and self.evaluate is not None:
+            score = self.evaluate(self.state.params)
+            self.log.add(done, {"heldout_ndcg@10": score})
+            self.best.offer(done, score, self.state.params)
+        if last or done % training.checkpoint_every == 0:
+            self.checkpoints.save(done, self.state)
+        self.clock = time.perf_counter()
+
+    def _record(self, step: int, batch: Batch, metrics: Any) -> None:
+        """Checks a finished step and logs it."""
+        values = {name: float(value) for name, value in metrics.items()}
+        if not all(map(math.isfinite, (values["loss"], values["gradient_norm"]))):
+            self._stop(step, values)
+        now, real = time.perf_counter(), self.maker.real_tokens(step)
+        seconds, self.clock = max(now - self.clock, 1e-9), now
+        if (step + 1) % self.config.training.log_every and step + 1 != self.total:
+            return
+        values |= {
+            "learning_rate": float(self.schedule(step)),
+            "pairs_per_second": self.inputs.plan.batch_size / seconds,
+            "tokens_per_second": real / seconds,
+            "padding_efficiency": real / self.maker.padded_tokens(step),
+        }
+        self.log.add(step + 1, values)
+
+    def _stop(self, step: int, values: dict[str, float]) -> None:
+        """Dumps a batch whose loss or gradient is not finite, and stops."""
+        pairs, rows = self.inputs.pairs, self.inputs.plan.rows(step)
+        path = self.folder / f"nonfinite-step-{step + 1}.json"
+        domains = sorted({pairs.domains[d] for d in pairs.train.domain[rows]})
+        write_json(
+            path,
+            {
+                "step": step + 1,
+                "epoch": self.inputs.plan.epoch_of(step),
+                "metrics": {name: str(value) for name, value in values.items()},
+                "domains": domains,
+                "rows": rows.tolist(),
+                "query_rows": np.asarray(pairs.train.query)[rows].tolist(),
+                "document_rows": np.asarray(pairs.train.document)[rows].tolist(),
+            },
+        )
+        raise ValueError(
+            f"step {step + 1}: loss {values['loss']}, gradient norm "
+            f"{values['gradient_norm']}. The batch (domains {', '.join(domains)}) is "
+            f"in {path}. Lower training.learning_rate or check these rows; the last "
+            "checkpoint is intact."
+        )
+
+    def close(self) -> None:
+        """Waits for what is being written."""
+        self.checkpoints.close()
+        self.best.close()
+        self.log.close()
+
+
+def _claim(folder: Path, config: Config, inputs: Inputs) -> None:
+    """Writes what the run is, or checks that the folder's run is the same.
+
+    Raises:
+      ValueError: it holds a run of another recipe or of other artefacts.
+    """
+    training = jsonable(config.training)
+    # Where to stop and look does not change what is computed.
+    for name in ("eval_every", "checkpoint_every", "keep_checkpoints", "log_every"):
+        del training[name]
+    del training["read_threads"]
+    recipe = {"model": jsonable(config.model), "training": training}
+    recipe |= {"seed": config.seed, "artefacts": inputs.fingerprints}
+    path = folder / RUN
+    if path.is_file():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if changed := sorted(_differences(found["recipe"], recipe)):
+            raise ValueError(
+                f"{folder}: holds a run of another recipe (differs in "
+                f"{', '.join(changed)}). Choose another `name` or `output`, or remove "
+                "the folder to train anew."
+            )
+        return
+    write_json(path, {"fingerprint": fingerprint(recipe), "recipe": recipe})
+
+
+def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
+    """Dotted names of what differs between two nested mappings."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        if old != new:
+            yield name
+        return
+    for key in old.keys() | new.keys():
+        inner = f"{name}.{key}" if name else key
+        yield from _differences(old.get(key), new.get(key), inner)

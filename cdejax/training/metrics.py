@@ -1,0 +1,69 @@
+"""Metrics of a run: JSON lines and TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FILE = "metrics.jsonl"
+
+
+class MetricsLog:
+    """Appends one line per logged step to `metrics.jsonl`, and the same to TensorBoard.
+
+    Lines of steps that will be run again (a killed run had gone on after its last
+    checkpoint) are taken out first. Every start adds a line `{"event": …}`.
+    """
+
+    def __init__(self, folder: str | Path, start: int, event: Mapping[str, Any]):
+        from tensorboardX import SummaryWriter
+
+        self.path = Path(folder) / FILE
+        _keep_before(self.path, start)
+        self._stream = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
+        board = str(Path(folder) / "tensorboard")
+        self._board = SummaryWriter(board, purge_step=start)
+        self._write({**event, "time": time.time()})
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Logs the values of a step (counted from 1: steps done)."""
+        self._write({"step": step, **{k: _plain(v) for k, v in values.items()}})
+        for name, value in values.items():
+            self._board.add_scalar(name, value, step)
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._stream.write(json.dumps(line) + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._stream.close()
+        self._board.close()
+
+
+def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
+    """All lines of a run's `metrics.jsonl`, events included."""
+    path = Path(folder) / FILE
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def _plain(value: float) -> float | str:
+    """JSON has no NaN and no infinity: they become text."""
+    value = float(value)
+    return value if math.isfinite(value) else str(value)
+
+
+def _keep_before(path: Path, start: int) -> None:
+    """Drops lines of steps after `start`, and a last line that a kill cut short."""
+    lines = read_metrics(path.parent)
+    kept = [line for line in lines if line.get("step", 0) <= start]
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    temporary.replace(path)

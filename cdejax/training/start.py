@@ -1,0 +1,115 @@
+"""What a run starts from: the model and its first weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from cdejax.config import Config
+from cdejax.models import BiEncoder, ContextualEncoder, from_pretrained
+from cdejax.paths import resolve_folder
+from cdejax.training.checkpoint import Checkpoints
+from cdejax.training.step import data_mesh
+
+CHECKPOINTS, BEST = "checkpoints", "best"
+Model = BiEncoder | ContextualEncoder
+
+
+def activation_dtype(choice: str) -> Any:
+    """The dtype of activations: `auto` is bfloat16 on GPU and TPU, float32 on CPU."""
+    if choice == "auto":
+        choice = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    return jnp.dtype(choice)
+
+
+def build_model(config: Config) -> Model:
+    """The model before its first step, from the folder `model.encoder`.
+
+    Heads start harmless: the embeddings are the encoder's own. A folder that holds a
+    contextual encoder is gone on with as it is.
+
+    Raises:
+      ValueError: the folder cannot be loaded, or holds another kind of model.
+    """
+    settings = config.model
+    folder = resolve_folder(settings.encoder)
+    dtype = activation_dtype(config.training.dtype)
+    rngs = nnx.Rngs(config.seed)
+    # A contextual encoder takes its own numbers of layers for its two stages.
+    layers = settings.layers if settings.kind == "biencoder" else None
+    loaded = from_pretrained(folder, layers=layers, dtype=dtype)
+    if isinstance(loaded, ContextualEncoder):
+        if settings.kind != "contextual":
+            raise ValueError(
+                f"model.encoder: {settings.encoder} holds a contextual encoder, but "
+                "model.kind is `biencoder`; set it to `contextual`"
+            )
+        return loaded
+    if settings.kind == "biencoder":
+        return BiEncoder.from_encoder(
+            loaded.encoder, settings.pooling, settings.head, rngs=rngs
+        )
+    return ContextualEncoder.from_encoder(
+        loaded.encoder,
+        rngs,
+        context_size=settings.context_size,
+        soft_tokens=settings.soft_tokens,
+        pooling=settings.pooling,
+        layers=settings.layers,
+        first_stage_layers=settings.first_stage_layers or settings.layers,
+        sequence_dropout=settings.sequence_dropout,
+    )
+
+
+def initial_params(config: Config, model: Model) -> Any:
+    """Parameters that training starts from: the model's, or those of `init_from`.
+
+    Raises:
+      ValueError: `init_from` is neither an export nor a run, or of another model.
+    """
+    params = nnx.split(model)[1]
+    source = config.training.init_from
+    if source is None:
+        return params
+    folder = resolve_folder(source)
+    if (folder / "config.json").is_file():
+        found = nnx.split(from_pretrained(folder))[1]
+    elif (folder / CHECKPOINTS).is_dir():
+        return trained_params(folder, params)
+    else:
+        raise ValueError(
+            f"training.init_from: {source} is neither an exported folder (no "
+            f"config.json) nor a run (no {CHECKPOINTS}/ in it)"
+        )
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (found, params)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"training.init_from: {source} holds a model of other sizes than `model` "
+            "describes; make them agree"
+        )
+    return found
+
+
+def trained_params(run_folder: str | Path, params: Any) -> Any:
+    """The best parameters of a run, or the last where none were evaluated.
+
+    Args:
+      run_folder: folder of a trained variant.
+      params: parameters of the same shapes.
+
+    Raises:
+      ValueError: the run has no checkpoint.
+    """
+    for name, target in ((BEST, params), (CHECKPOINTS, {"params": params})):
+        folder = Path(run_folder) / name
+        if not folder.is_dir():
+            continue
+        checkpoints = Checkpoints(folder, keep=1)
+        found = checkpoints.restore_latest(target, data_mesh(jax.devices()[:1]))
+        if found is not None:
+            return found[1] if name == BEST else found[1]["params"]
+    raise ValueError(f"{run_folder}: no checkpoint there; run `cdejax train` first")

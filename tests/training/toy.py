@@ -1,0 +1,153 @@
+"""A small world with all that makes batches awkward: repeats, ties, negatives."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from cdejax.data.ragged import Ragged
+from cdejax.models import (
+    Bert,
+    BertConfig,
+    BiEncoder,
+    ContextualConfig,
+    ContextualEncoder,
+    NomicBert,
+    NomicBertConfig,
+)
+from cdejax.training.batches import BatchMaker, BatchSettings
+from cdejax.training.loss import info_nce
+from cdejax.training.relation import DocumentColumns, QueryRows
+
+VOCABULARY, HIDDEN = 64, 32
+LENGTHS = (2, 5, 12)
+
+
+def world(seed=0, rows=64, batch=16, epochs=2, negatives=0, max_length=24):
+    """Stand-ins for the artefacts: pairs, tokens, vectors and a plan."""
+    rng = np.random.default_rng(seed)
+    texts = rows // 2
+    table = SimpleNamespace(
+        query=rng.integers(0, texts, rows).astype(np.int32),
+        document=rng.integers(0, texts, rows).astype(np.int32),
+        negatives=Ragged.from_rows(
+            [rng.choice(texts, rng.integers(0, negatives + 1)) for _ in range(rows)]
+        ),
+    )
+    nothing = np.zeros(0, np.int32)
+    pairs = SimpleNamespace(
+        train=table,
+        heldout=SimpleNamespace(query=nothing, document=nothing),
+        query_content=np.arange(texts) // 2,
+        document_content=np.arange(texts) // 2,
+    )
+
+    def tokens(limit):
+        lengths = rng.choice([n for n in LENGTHS if n <= limit], texts)
+        return Ragged.from_rows([rng.integers(1, VOCABULARY, n) for n in lengths])
+
+    documents = tokens(max_length)
+    store = SimpleNamespace(
+        queries=tokens(max_length // 2), documents=documents, context=documents
+    )
+    vectors = SimpleNamespace(
+        queries=rng.normal(size=(texts, 4)).astype(np.float32),
+        documents=rng.normal(size=(texts, 4)).astype(np.float32),
+    )
+    order = [rng.permutation(rows).reshape(-1, batch) for _ in range(epochs)]
+    order = np.concatenate(order)
+    plan = SimpleNamespace(
+        batch_size=batch, total_steps=len(order), rows=lambda step: order[step]
+    )
+    return pairs, store, plan, vectors
+
+
+def make_batches(world, *, devices=1, chunk=4, context=0, negatives=0, layouts=2):
+    pairs, tokens, plan, vectors = world
+    settings = BatchSettings(
+        seed=3,
+        devices=devices,
+        chunk_size=chunk,
+        context_chunk_size=chunk,
+        context_size=context,
+        negatives_per_query=negatives,
+        max_layouts=layouts,
+        max_widths=2,
+    )
+    return BatchMaker(pairs, tokens, plan, settings, vectors)
+
+
+def make_model(kind, context=8):
+    """A small model whose every parameter matters."""
+    rngs = nnx.Rngs(0)
+    sizes = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 48,
+    }
+    if kind == "biencoder":
+        model = BiEncoder(Bert(BertConfig(**sizes), rngs))
+    else:
+        encoders = [NomicBert(NomicBertConfig(**sizes), rngs) for _ in range(2)]
+        config = ContextualConfig(context_size=context)
+        model = ContextualEncoder(config, *encoders, rngs)
+    graphdef, params = nnx.split(model)
+    keys = iter(jax.random.split(jax.random.key(1), 500))
+    noisy = lambda x: x + 0.02 * jax.random.normal(next(keys), x.shape)  # noqa: E731
+    return graphdef, jax.tree.map(noisy, params)
+
+
+def plain_loss(graphdef, params, maker, step, key, settings):
+    """The loss without chunks, scans, checkpoints or devices: one text at a time."""
+    rows, tokens = maker._rows(step), maker.tokens
+    two_stage = isinstance(nnx.merge(graphdef, params), ContextualEncoder)
+    first, second, single = _text_functions(graphdef)
+    context = None
+    if two_stage:
+        texts = [tokens.context[int(i)] for i in rows.context]
+        context = jnp.stack([first(params, text) for text in texts])
+
+    def embed(store, numbers, side):
+        if not two_stage:
+            return jnp.stack([single(params, store[int(i)]) for i in numbers])
+        out = []
+        for row, i in enumerate(numbers):
+            row_key = jax.random.fold_in(jax.random.fold_in(key, side), row)
+            dropped = jax.random.bernoulli(
+                row_key, settings.sequence_dropout, (len(context),)
+            )
+            out.append(second(params, store[int(i)], context, dropped))
+        return jnp.stack(out)
+
+    batch = np.arange(len(rows.query))
+    columns = np.arange(len(rows.document))
+    terms = info_nce(
+        embed(tokens.queries, rows.query, 0),
+        embed(tokens.documents, rows.document, 1),
+        QueryRows(*map(jnp.asarray, maker._query_rows(rows, batch))),
+        DocumentColumns(*map(jnp.asarray, maker._columns(rows, columns))),
+        temperature=settings.temperature,
+        duplicates=settings.duplicates,
+        margin=settings.margin,
+    )
+    return terms.loss.mean()
+
+
+def _text_functions(graphdef):
+    """Encoders of a single text, compiled once per length."""
+
+    def first(params, text):
+        return nnx.merge(graphdef, params).first_stage(text[None])[0]
+
+    def second(params, text, context, dropped):
+        model = nnx.merge(graphdef, params)
+        return model.second_stage(text[None], context=context, dropped=dropped[None])[0]
+
+    def single(params, text):
+        return nnx.merge(graphdef, params)(text[None])[0]
+
+    return jax.jit(first), jax.jit(second), jax.jit(single)
