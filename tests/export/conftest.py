@@ -5,10 +5,12 @@ import random
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 # Before transformers is imported: where it copies an export's code to.
 os.environ.setdefault("HF_MODULES_CACHE", tempfile.mkdtemp(prefix="hf-modules-"))
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ from cdejax.models import (
     NomicBertConfig,
 )
 
+M = TypeVar("M", bound=nnx.Module)
 PROMPTS = {"query": "search_query: ", "document": "search_document: "}
 MAX_LENGTH = 48
 CONTEXT = 12
@@ -38,23 +41,23 @@ _SIZES = {
 }
 
 
-def randomise(model: nnx.Module, seed: int = 0) -> None:
+def randomised(build: Callable[[], M], seed: int = 0) -> M:
     """Matrices N(0, 0.02), norms' scales 1 + N(0, 0.1), biases and the rest N(0, 0.1).
 
     Library defaults (zeros and ones) would hide faults with biases and norms.
     """
+    model = nnx.eval_shape(build)
     rng = np.random.default_rng(seed)
 
-    def draw(path: tuple, param: jnp.ndarray) -> jnp.ndarray:
-        noise = rng.standard_normal(param.shape)
-        if path[-1] == "scale":
-            return jnp.asarray(1 + 0.1 * noise, jnp.float32)
-        scale = 0.02 if param.ndim == 2 else 0.1
-        return jnp.asarray(scale * noise, jnp.float32)
+    def draw(path: tuple, shape: tuple[int, ...]) -> jax.Array:
+        noise = rng.standard_normal(shape)
+        scale = 0.02 if len(shape) == 2 else 0.1
+        return jnp.asarray((path[-1] == "scale") + scale * noise, jnp.float32)
 
     flat = nnx.to_flat_state(nnx.state(model, nnx.Param))
-    update = [(p, v.replace(draw(p, v[...]))) for p, v in flat]
+    update = [(p, v.replace(draw(p, v.get_value().shape))) for p, v in flat]
     nnx.update(model, nnx.from_flat_state(update))
+    return model
 
 
 def small_encoder(kind: str, layers: int = 3) -> Encoder:
@@ -66,17 +69,19 @@ def small_encoder(kind: str, layers: int = 3) -> Encoder:
 
 
 def small_biencoder(kind: str, **settings) -> BiEncoder:
-    model = BiEncoder(small_encoder(kind), rngs=nnx.Rngs(1), **settings)
-    randomise(model)
-    return model
+    return randomised(
+        lambda: BiEncoder(small_encoder(kind), rngs=nnx.Rngs(1), **settings)
+    )
 
 
 def small_contextual(kind: str, **settings) -> ContextualEncoder:
     config = ContextualConfig(context_size=CONTEXT, **settings)
-    first, second = small_encoder(kind, 2), small_encoder(kind, 3)
-    model = ContextualEncoder(config, first, second, nnx.Rngs(1))
-    randomise(model)
-    return model
+
+    def build() -> ContextualEncoder:
+        first, second = small_encoder(kind, 2), small_encoder(kind, 3)
+        return ContextualEncoder(config, first, second, nnx.Rngs(1))
+
+    return randomised(build)
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +101,7 @@ def tokens() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
     def tokenise(folder: Path, texts: list[str], prompt: str = "", left: bool = False):
         tokenizer = Tokenizer.load(folder)
         rows, _ = tokenizer.encode([prompt + text for text in texts], MAX_LENGTH)
-        length = max(map(len, rows))
+        length = MAX_LENGTH  # one width: compiled once
         ids = np.full((len(rows), length), tokenizer.pad_id, np.int32)
         mask = np.zeros((len(rows), length), bool)
         for i, row in enumerate(rows):
