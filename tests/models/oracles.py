@@ -4,9 +4,14 @@ Matrices N(0, 0.02), norm weights 1 + N(0, 0.1), all biases N(0, 0.1): library d
 (zero biases, unit norms) would hide faults in both.
 """
 
+import functools
+
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 
+from cdejax.models import BiEncoder, from_pretrained
 from cdejax.models.encoder import copy_encoder
 
 torch = pytest.importorskip("torch")
@@ -62,6 +67,12 @@ def sharpen(encoder):
     return copy
 
 
+def biencoder(folder, **arguments):
+    model = from_pretrained(folder, **arguments)
+    assert isinstance(model, BiEncoder)
+    return model
+
+
 def hidden(model, ids, mask):
     """The oracle's last hidden states as NumPy."""
     with torch.no_grad():
@@ -86,3 +97,18 @@ def padded(lengths, width, *, side="right", seed=0, vocab=96):
 def normalised(vectors):
     vectors = np.asarray(vectors)
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _run(graph, method, state, args, kwargs):
+    return getattr(nnx.merge(graph, state), method)(*args, **kwargs)
+
+
+def run(model, *args, method="__call__", **kwargs):
+    """Calls a model compiled as one: several times faster here than op by op."""
+    return _run(*_split(model, method), args, kwargs)
+
+
+def _split(model, method):
+    graph, state = nnx.split(model)
+    return graph, method, state

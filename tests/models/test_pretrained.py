@@ -1,0 +1,257 @@
+"""Folders: what is read from sentence-transformers' files, and every bad folder."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from flax import nnx
+from safetensors.numpy import save_file
+
+from cdejax.models import (
+    Bert,
+    BertConfig,
+    BiEncoder,
+    ContextualConfig,
+    ContextualEncoder,
+    config_dict,
+    from_pretrained,
+    to_state_dict,
+)
+from tests.models.oracles import biencoder
+
+NOMIC = {
+    "model_type": "nomic_bert",
+    "vocab_size": 40,
+    "n_embd": 16,
+    "n_layer": 1,
+    "n_head": 2,
+    "n_inner": 24,
+}
+
+
+@pytest.fixture
+def bert():
+    return Bert(BertConfig(40, 16, 1, 2, 24, max_position_embeddings=16), nnx.Rngs(0))
+
+
+@pytest.fixture
+def folder(tmp_path, bert):
+    """A good folder, to be spoilt."""
+    save_file(to_state_dict(bert), tmp_path / "model.safetensors")
+    write(tmp_path / "config.json", config_dict(bert))
+    return tmp_path
+
+
+def write(path, value):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+
+
+def modules(folder, *kinds, pooling=None):
+    paths = [f"{i}_{kind}" if i else "" for i, kind in enumerate(kinds)]
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": f"x.models.{kind}"}
+        for i, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+    ]
+    write(folder / "modules.json", listed)
+    write(folder / "1_Pooling" / "config.json", pooling or {"pooling_mode": "mean"})
+
+
+def alter(folder, **changes):
+    values = json.loads((folder / "config.json").read_text()) | changes
+    write(folder / "config.json", values)
+
+
+def test_a_plain_folder_is_a_mean_pooling_biencoder(folder, bert):
+    model = from_pretrained(folder, dtype="bfloat16")
+    assert isinstance(model, BiEncoder)
+    assert (model.pooling, model.head) == ("mean", None)
+    assert model.encoder.dtype == "bfloat16"
+    assert model.encoder.config == bert.config
+
+
+@pytest.mark.parametrize(
+    ("raw", "pooling"),
+    [
+        ({"pooling_mode": "lasttoken"}, "last"),
+        ({"pooling_mode": ["cls"]}, "cls"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_mean_tokens": True}, "mean"),
+    ],
+)
+def test_pooling_comes_from_sentence_transformers_files(folder, raw, pooling):
+    modules(folder, "Transformer", "Pooling", "Normalize", pooling=raw)
+    assert biencoder(folder).pooling == pooling
+
+
+def test_two_dense_modules_are_an_mlp_head(folder, bert):
+    modules(folder, "Transformer", "Pooling", "Dense", "Dense", "Normalize")
+    model = BiEncoder(bert, head="mlp", rngs=nnx.Rngs(1), head_sizes=(20, 12))
+    tensors = to_state_dict(model)
+    for at, index, name, size in ((2, 0, "GELU", 20), (3, 2, "Identity", 12)):
+        dense = folder / f"{at}_Dense"
+        kind = "activation.GELU" if name == "GELU" else "linear.Identity"
+        raw = {"out_features": size, "activation_function": f"torch.nn.modules.{kind}"}
+        write(dense / "config.json", raw)
+        weights = {
+            f"linear.{n}": tensors[f"mlp.{index}.{n}"] for n in ("weight", "bias")
+        }
+        save_file(weights, dense / "model.safetensors")
+    loaded = from_pretrained(folder)
+    assert isinstance(loaded, BiEncoder)
+    assert loaded.dim == 12
+    ids = np.arange(1, 7).reshape(2, 3)
+    np.testing.assert_array_equal(loaded(ids), model(ids))
+    write(folder / "2_Dense" / "config.json", {"out_features": 20})
+    with pytest.raises(ValueError, match=r"2_Dense.*activation Tanh"):
+        from_pretrained(folder)
+
+
+def pickle_only(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x02.")
+
+
+def cut_short(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def wrong_shape(folder):
+    alter(folder, vocab_size=41)
+
+
+def contextual(folder, **changes):
+    config = ContextualConfig(context_size=4)
+    sizes = BertConfig(40, 16, 1, 2, 24)
+    stages = Bert(sizes, nnx.Rngs(0)), Bert(sizes, nnx.Rngs(0))
+    model = ContextualEncoder(config, *stages, nnx.Rngs(0))
+    values = config_dict(model) | changes
+    kept = {key: value for key, value in values.items() if value != "absent"}
+    write(folder / "config.json", kept)
+
+
+# What is spoilt, how, and what the message must say.
+BAD = {
+    "no such folder": (lambda f: "elsewhere", "elsewhere: no such folder"),
+    "no config": (lambda f: (f / "config.json").unlink(), "no config.json there"),
+    "no weights": (
+        lambda f: (f / "model.safetensors").unlink(),
+        "no model.safetensors there",
+    ),
+    "pickle only": (pickle_only, "only pytorch_model.bin, a pickle.*Convert it"),
+    "cut short": (cut_short, "model.safetensors: damaged or cut short"),
+    "wrong shape": (wrong_shape, r"word_embeddings.weight is \(40, 16\), not \(41, 16"),
+    "config not JSON": (
+        lambda f: write(f / "config.json", "{"),
+        "config.json: not valid JSON",
+    ),
+    "config no object": (
+        lambda f: write(f / "config.json", "[]"),
+        "config.json: a JSON object",
+    ),
+    "other architecture": (
+        lambda f: alter(f, model_type="roberta"),
+        "model_type 'roberta' is none of ours",
+    ),
+    "other activation": (
+        lambda f: alter(f, hidden_act="gelu_new"),
+        r"hidden_act: 'gelu_new' \(we compute 'gelu'\)",
+    ),
+    "missing size": (lambda f: alter(f, hidden_size=None), "missing: hidden_size"),
+    "wrong type": (
+        lambda f: alter(f, layer_norm_eps="small"),
+        "layer_norm_eps is 'small', not a float",
+    ),
+    "heads do not divide": (
+        lambda f: alter(f, num_attention_heads=3),
+        "16 is no multiple of num_attention_heads 3",
+    ),
+    "variant of NomicBERT": (
+        lambda f: write(
+            f / "config.json", NOMIC | {"prenorm": True, "rotary_emb_fraction": 0.5}
+        ),
+        r"prenorm: True .*; rotary_emb_fraction: 0.5",
+    ),
+    "scaled rotary": (
+        lambda f: write(
+            f / "config.json",
+            {**NOMIC, "hidden_size": 16, "num_hidden_layers": 1}
+            | {"num_attention_heads": 2, "rope_parameters": {"rope_type": "dynamic"}},
+        ),
+        r"rope_type: 'dynamic' \(we compute 'default'\)",
+    ),
+    "modules no list": (
+        lambda f: write(f / "modules.json", "{}1"),
+        "modules.json: not a list of modules",
+    ),
+    "other module": (
+        lambda f: modules(f, "Transformer", "Pooling", "LayerNorm"),
+        r"modules \['Transformer', 'Pooling', 'LayerNorm'\]",
+    ),
+    "other pooling": (
+        lambda f: modules(f, "Transformer", "Pooling", pooling={"pooling_mode": "max"}),
+        r"pooling \['max'\] is not one of",
+    ),
+    "two poolings": (
+        lambda f: modules(
+            f, "Transformer", "Pooling", pooling={"pooling_mode": ["mean", "cls"]}
+        ),
+        r"pooling \['mean', 'cls'\] is not one of",
+    ),
+    "prompt not pooled": (
+        lambda f: modules(
+            f,
+            "Transformer",
+            "Pooling",
+            pooling={"pooling_mode": "mean", "include_prompt": False},
+        ),
+        "include_prompt False",
+    ),
+    "published contextual": (
+        lambda f: contextual(f, backbone_config="absent"),
+        "contextual model without `backbone_config`",
+    ),
+    "contextual variant": (
+        lambda f: contextual(f, context_rotary="sequence", token_type_readd=True),
+        "context_rotary: 'sequence' .*; token_type_readd: True",
+    ),
+    "contextual key missing": (
+        lambda f: contextual(f, soft_tokens="absent"),
+        "keys missing: soft_tokens",
+    ),
+    "contextual weights missing": (
+        lambda f: contextual(f),
+        "missing: second_stage_model.sequence_dropout_null_embedding",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_folders_say_what_is_wrong(folder, case):
+    spoil, message = BAD[case]
+    other = spoil(folder)
+    target = folder / other if isinstance(other, str) else folder
+    with pytest.raises(ValueError, match=message) as error:
+        from_pretrained(target)
+    assert str(folder) in str(error.value) or case == "heads do not divide"
+
+
+def test_layers_are_for_single_encoders(folder):
+    contextual(folder)
+    with pytest.raises(ValueError, match="loaded whole"):
+        from_pretrained(folder, layers=1)
+
+
+def test_models_need_neither_torch_nor_transformers(folder):
+    code = (
+        "import sys, cdejax.models as m; m.from_pretrained(sys.argv[1]); "
+        "print(sorted({'torch', 'transformers', 'sentence_transformers'} "
+        "& set(sys.modules)))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, folder], capture_output=True, text=True, check=True
+    )
+    assert out.stdout.strip() == "[]"
