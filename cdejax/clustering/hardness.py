@@ -59,7 +59,8 @@ def hardness_report(
     """Writes `hardness.json` and `hardness.png` to a folder; returns the numbers.
 
     Args:
-      config: for the mask's margin, domain groups and the seed of samples.
+      config: for the mask's margin (0 where training has no mask), domain groups and
+        the seed of samples.
       pairs: the pairs artefact.
       vectors: its surrogate vectors.
       clusters: its clusters, if there are any.

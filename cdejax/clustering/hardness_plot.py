@@ -87,8 +87,8 @@ def _draw_cosines(axes: Any, clusters: dict[str, Any] | None) -> None:
         axes.bar_label(bars, fmt="%.2f", padding=2)
     axes.set_xticks([0, 1], ["queries", "documents"])
     axes.set_ylabel("cosine")
-    axes.margins(y=0.15)
-    axes.legend()
+    axes.margins(y=0.3)
+    axes.legend(loc="upper center", ncols=3)
 
 
 def _draw_shares(axes: Any, shown: list, key: str, title: str) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt
 
 from cdejax import artifacts
+from cdejax.clustering.files import check_origin
 from cdejax.clustering.vectors import Vectors, unit_rows
 from cdejax.config import ClustersConfig, Config
 from cdejax.progress import progress
@@ -59,6 +60,9 @@ def clusters_stage(
 
     Returns:
       The artefact folder: `cluster.npy`, `centroid.npy`, `cluster_domain.npy`.
+
+    Raises:
+      ValueError: vectors of another pairs artefact, or see `cluster_pairs`.
     """
     from cdejax.data.pairs import Pairs
 
@@ -68,6 +72,7 @@ def clusters_stage(
         "clusters": config.clusters,
         "seed": config.seed,
     }
+    check_origin(Path(vectors), f"{vectors}", spec["pairs"])
 
     def build(folder: Path) -> dict[str, Any]:
         pairs, table = Pairs.open(pairs_folder), Vectors.open(vectors)

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Int, Int32
 
 from cdejax import artifacts
+from cdejax.clustering.files import check_origin
 from cdejax.clustering.groups import check_sizes, group_domains
 from cdejax.clustering.kmeans import Clusters
 from cdejax.clustering.packing import Group, pack_epoch
@@ -99,8 +100,9 @@ def plan_stage(
       steps, rows and dropped rows by domain group.
 
     Raises:
-      ValueError: a domain smaller than a batch (see `check_sizes`), impossible groups,
-        or a user's plan that does not fit (see `check_plan`).
+      ValueError: clusters of another pairs artefact, a domain smaller than a batch
+        (see `check_sizes`), impossible groups, or a user's plan that does not fit (see
+        `check_plan`).
     """
     from cdejax.data.pairs import Pairs
 
@@ -113,6 +115,7 @@ def plan_stage(
     if settings.kind == "clustered":
         if clusters_folder is None:
             raise ValueError("plan.kind: 'clustered' needs a clusters artefact.")
+        check_origin(Path(clusters_folder), f"{clusters_folder}", spec["pairs"])
         spec["clusters"] = artifacts.artifact_fingerprint(clusters_folder)
     if settings.kind == "file":
         path = Path(settings.path or "")

@@ -170,6 +170,17 @@ def test_a_clustered_plan_needs_clusters(tmp_path, pairs_folder):
         plan_stage(BASE, tmp_path, pairs_folder)
 
 
+def test_artefacts_of_other_pairs_do_not_mix(tmp_path, pairs_folder, clusters_folder):
+    from tests.clustering.conftest import rows, write_pairs
+
+    other = write_pairs(tmp_path, list(rows())[:60])
+    with pytest.raises(ValueError, match=r"clusters-.* made for another corpus"):
+        plan_stage(BASE, tmp_path, other, clusters_folder)
+    vectors = vectors_stage(BASE, tmp_path, pairs_folder)
+    with pytest.raises(ValueError, match=r"vectors-.* made for another corpus"):
+        clusters_stage(BASE, tmp_path, other, vectors)
+
+
 def test_a_plan_of_other_pairs_is_refused_on_opening(tmp_path, pairs_folder):
     folder = plan_stage(with_plan(kind="by_domain"), tmp_path, pairs_folder)
     with pytest.raises(ValueError, match=r"made for pairs .*, not for feedfeed"):
