@@ -123,7 +123,7 @@ def train_step(
         metrics, gradients = differentiate(state.params, batch, key)
         updates, inner = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
-        values = metrics._asdict() | {"gradient_norm": optax.global_norm(gradients)}
+        values = metrics._asdict() | {"gradient_norm": optax.tree.norm(gradients)}
         return State(params, inner, state.step + 1), values
 
     return jax.jit(step, donate_argnums=0)

@@ -30,7 +30,7 @@ CASES = {
 
 def assert_gradients_close(gradients, reference):
     """Per leaf |g - g'| <= 1e-5 max(|g'|, 1e-3 global norm)."""
-    floor = 1e-3 * float(optax.global_norm(reference))
+    floor = 1e-3 * float(optax.tree.norm(reference))
     reference = dict(jax.tree_util.tree_leaves_with_path(reference))
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
         expected = np.asarray(reference[path], np.float64)
@@ -80,10 +80,10 @@ def test_equals_the_plain_loop(case, devices, chunk, reference):
     assert_gradients_close(gradients, expected)
 
 
-def compile_step(kind, *, devices=8, chunk=4, batch=64):
+def compile_step(kind, *, devices=8, chunk=4, batch=64, max_length=16):
     graphdef, params = make_model(kind, context=16)
     maker = make_batches(
-        world(rows=128, batch=batch, max_length=16),
+        world(rows=128, batch=batch, max_length=max_length),
         devices=devices,
         chunk=chunk,
         context=16 if kind == "contextual" else 0,
@@ -142,8 +142,9 @@ def _reachable(blocks, roots):
 
 @pytest.mark.parametrize("kind", ["biencoder", "contextual"])
 def test_eight_devices_share_the_work(kind):
-    one, _ = compile_step(kind, devices=1, chunk=8)
-    eight, _ = compile_step(kind, devices=8, chunk=8)
+    # Lengths of one width: padding would differ, since chunks hold other texts.
+    one, _ = compile_step(kind, devices=1, chunk=8, max_length=5)
+    eight, _ = compile_step(kind, devices=8, chunk=8, max_length=5)
     assert _flops(eight) <= 1.1 * _flops(one) / 8
 
 

@@ -1,0 +1,141 @@
+"""What training would do, said before it is done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from cdejax.artifacts import read_manifest
+from cdejax.config import Config
+from cdejax.models import ContextualEncoder
+from cdejax.pipeline import Stages, variants_of
+from cdejax.training.loop import Inputs, loss_settings, make_batches
+from cdejax.training.optimizer import make_optimizer
+from cdejax.training.start import Model, build_model
+from cdejax.training.step import State, data_mesh, put_batch, train_step
+
+if TYPE_CHECKING:
+    from cdejax.models import Encoder
+    from cdejax.training.batches import BatchMaker
+
+
+def describe(config: Config) -> RenderableType:
+    """Prepares the data of every variant and compiles a step, but trains nothing.
+
+    Returns:
+      Tables: rows and drops by domain; then, by variant, negatives per query, steps,
+      padding, compilations, memory and FLOPs.
+    """
+    variants = variants_of(config)
+    facts: dict[str, dict[str, str]] = {}
+    drops: dict[str, Table] = {}
+    for name, resolved in variants.items():
+        stages = Stages(resolved)
+        inputs = stages.inputs()
+        plan = str(stages.plan())
+        drops.setdefault(plan, _drops(name, inputs, read_manifest(plan)["counts"]))
+        facts[name] = _facts(resolved, inputs)
+    return Group(*drops.values(), _fact_table(facts))
+
+
+def _drops(name: str, inputs: Inputs, counts: dict[str, Any]) -> Table:
+    """Rows of each group of domains, and those an epoch leaves out."""
+    table = Table(title=f"plan of {name}", box=box.SIMPLE_HEAD)
+    for head in ("domain", "rows", "dropped an epoch"):
+        table.add_column(head, justify="left" if head == "domain" else "right")
+    for domain, entry in counts["domains"].items():
+        table.add_row(domain, f"{entry['rows']:,}", f"{entry['dropped'][0]:,}")
+    total = len(inputs.pairs.train)
+    used = inputs.plan.batch_size * len(inputs.plan.epochs[0])
+    table.add_row("all", f"{total:,}", f"{total - used:,}", style="bold")
+    return table
+
+
+def _facts(config: Config, inputs: Inputs) -> dict[str, str]:
+    mesh = data_mesh()
+    maker = make_batches(config, inputs, mesh.size)
+    model = build_model(config)
+    batch, total = inputs.plan.batch_size, inputs.plan.total_steps
+    columns = batch * (1 + config.training.negatives_per_query)
+    real = maker.layouts.real_tokens / total
+    useful, computed = step_flops(model, maker)
+    memory = _memory(config, model, maker)
+    return {
+        "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
+        "steps": f"{total:,} of {batch:,} pairs",
+        "negatives a query": f"{columns - 1:,}",
+        "context documents": f"{maker.context_size:,}",
+        "real tokens a step": f"{real:,.0f}",
+        "padding efficiency": f"{maker.layouts.padding_efficiency:.3f}",
+        "compilations": f"{len(maker.layouts.layouts)}",
+        "parameters": f"{sum(x.size for x in _leaves(model)):,}",
+        "memory a device": f"{memory / 2**20:,.0f} MiB",
+        "useful FLOPs a step": f"{useful:.2e}",
+        "computed FLOPs a step": f"{computed:.2e}",
+    }
+
+
+def _leaves(model: Model) -> list[Any]:
+    return jax.tree.leaves(nnx.split(model)[1])
+
+
+def step_flops(model: Model, maker: BatchMaker) -> tuple[float, float]:
+    """Matrix FLOPs of a mean step: (useful, computed).
+
+    Useful: 3 times the forward pass over real tokens (forward, and twice that
+    backward). Computed: 4 times over padded positions, since the gradient cache runs
+    each forward pass again. The context's positions count in both.
+    """
+    settings, plan = maker.settings, maker.plan
+    steps = plan.total_steps
+    real, padded = (
+        maker.layouts.real_tokens / steps,
+        maker.layouts.padded_tokens / steps,
+    )
+    if not isinstance(model, ContextualEncoder):
+        each = _token_flops(model.encoder, 0)
+        return 3 * real * each, 4 * padded * each
+    texts = plan.batch_size * (2 + settings.negatives_per_query)
+    front = texts * (maker.context_size + model.config.soft_tokens)
+    each = _token_flops(model.backbone, maker.context_size)
+    return 3 * (real + front) * each, 4 * (padded + front) * each
+
+
+def _token_flops(encoder: Encoder, keys: int) -> float:
+    """Forward FLOPs of a token: matrices, and attention to a number of keys."""
+    matrices = [
+        x for layer in encoder.layers for x in jax.tree.leaves(nnx.state(layer))
+    ]
+    weights = sum(x.size for x in matrices if x.ndim == 2)
+    return 2 * weights + 4 * keys * encoder.hidden_size * len(encoder.layers)
+
+
+def _memory(config: Config, model: Model, maker: BatchMaker) -> int:
+    """Bytes of a device during a step: state, batch and temporaries."""
+    mesh = data_mesh()
+    graphdef, params = nnx.split(model)
+    optimizer = make_optimizer(config.training, maker.plan.total_steps)
+    state = State(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+    step = train_step(graphdef, mesh, loss_settings(config), optimizer)
+    batch = put_batch(maker.step(0), mesh)
+    compiled = step.lower(state, batch, jax.random.key(0)).compile()
+    sizes = compiled.memory_analysis()
+    if sizes is None:
+        return 0
+    return sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
+
+
+def _fact_table(facts: dict[str, dict[str, str]]) -> Table:
+    table = Table(title="training", box=box.SIMPLE_HEAD)
+    table.add_column("")
+    for name in facts:
+        table.add_column(name, justify="right")
+    for row in next(iter(facts.values())):
+        table.add_row(row, *(values[row] for values in facts.values()))
+    return table

@@ -1,0 +1,278 @@
+"""All stages of a recipe, in order: each finds its inputs, or runs what makes them.
+
+    pairs -> tokens, vectors -> clusters -> plan -> training -> evaluation, export
+
+A run lives in OUTPUT/NAME: `artifacts/` is shared by all variants, each variant has a
+folder with its checkpoints, metrics and export, and `report/` compares them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdejax import artifacts
+from cdejax.config import Config
+from cdejax.config_io import variant
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from cdejax.data.pairs import Pairs
+    from cdejax.embedder import Embedder
+    from cdejax.training.loop import Inputs
+
+_log = logging.getLogger(__name__)
+ONLY = "model"
+"""Folder of a recipe without variants."""
+
+
+def root_of(config: Config) -> Path:
+    """Folder of everything that a recipe makes."""
+    return Path(config.output) / config.name
+
+
+def variants_of(config: Config) -> dict[str, Config]:
+    """The resolved recipe of each variant; a recipe without any is its only one."""
+    if not config.variants:
+        return {ONLY: config}
+    return {name: variant(config, name) for name in config.variants}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stages:
+    """Artefact folders of one resolved recipe, made when they are asked for."""
+
+    config: Config
+
+    @property
+    def folder(self) -> Path:
+        """Where artefacts go."""
+        return root_of(self.config) / "artifacts"
+
+    def pairs(self) -> Path:
+        """Checked and split pairs."""
+        from cdejax.data.pairs import pairs_stage
+
+        return pairs_stage(self.config, self.folder)
+
+    def tokens(self) -> Path:
+        """Token rows of the pairs."""
+        from cdejax.data.tokens import tokens_stage
+
+        return tokens_stage(self.config, self.folder, self.pairs())
+
+    def vectors(self) -> Path:
+        """Surrogate vectors of the pairs."""
+        from cdejax.clustering.vectors import vectors_stage
+
+        return vectors_stage(self.config, self.folder, self.pairs())
+
+    def clusters(self) -> Path:
+        """Clusters of the vectors."""
+        from cdejax.clustering.kmeans import clusters_stage
+
+        return clusters_stage(self.config, self.folder, self.pairs(), self.vectors())
+
+    def plan(self) -> Path:
+        """The batch plan."""
+        from cdejax.clustering.plan import plan_stage
+
+        clustered = self.config.plan.kind == "clustered"
+        clusters = self.clusters() if clustered else None
+        return plan_stage(self.config, self.folder, self.pairs(), clusters)
+
+    def needs_vectors(self) -> bool:
+        """Whether training masks false negatives."""
+        return self.config.training.false_negative_margin is not None
+
+    def inputs(self) -> Inputs:
+        """What training reads."""
+        from cdejax.clustering.plan import Plan
+        from cdejax.clustering.vectors import Vectors
+        from cdejax.data.pairs import Pairs
+        from cdejax.data.tokens import Tokens
+        from cdejax.training.loop import Inputs
+
+        folders = {"pairs": self.pairs(), "tokens": self.tokens(), "plan": self.plan()}
+        if self.needs_vectors():
+            folders["vectors"] = self.vectors()
+        pairs = Pairs.open(folders["pairs"])
+        return Inputs(
+            pairs,
+            Tokens.open(folders["tokens"]),
+            Plan.open(folders["plan"], pairs.fingerprint),
+            Vectors.open(folders["vectors"]) if self.needs_vectors() else None,
+            {k: artifacts.artifact_fingerprint(v) for k, v in folders.items()},
+        )
+
+
+def run_pairs(config: Config) -> str:
+    """Runs the pairs stage of every variant; the paths, one a line."""
+    return _each(config, Stages.pairs)
+
+
+def run_tokens(config: Config) -> str:
+    """Runs the tokens stage of every variant; the paths, one a line."""
+    return _each(config, Stages.tokens)
+
+
+def run_vectors(config: Config) -> str:
+    """Runs the vectors stage of every variant; the paths, one a line."""
+    return _each(config, Stages.vectors)
+
+
+def run_clusters(config: Config) -> str:
+    """Runs the clusters stage of every variant; the paths, one a line."""
+    return _each(config, Stages.clusters)
+
+
+def run_plan(config: Config) -> str:
+    """Runs the plan stage of every variant; the paths, one a line."""
+    return _each(config, Stages.plan)
+
+
+def _each(config: Config, stage: Callable[[Stages], Path]) -> str:
+    paths = [stage(Stages(resolved)) for resolved in variants_of(config).values()]
+    return "\n".join(str(path) for path in dict.fromkeys(paths))
+
+
+def train(config: Config) -> str:
+    """Trains every variant, resuming what was begun; the run folders, one a line."""
+    return "\n".join(str(train_variant(*item)) for item in variants_of(config).items())
+
+
+def train_variant(name: str, config: Config) -> Path:
+    """Trains one variant and returns its folder."""
+    from cdejax.training import loop
+
+    inputs = Stages(config).inputs()
+    folder = root_of(config) / name
+    return loop.train(config, inputs, folder, heldout_score(config, inputs.pairs))
+
+
+def heldout_score(config: Config, pairs: Pairs) -> Callable[[Any], float] | None:
+    """Parameters to nDCG@10 on the held-out pairs; None where nothing is held out."""
+    if not len(pairs.heldout):
+        return None
+    from cdejax.retrieval.collections import heldout_collection
+    from cdejax.retrieval.evaluate import evaluate_embedder
+    from cdejax.training.start import build_model
+
+    collection = heldout_collection(pairs)
+    embedder = make_embedder(config, build_model(config), "model")
+
+    def score(params: Any) -> float:
+        result = evaluate_embedder(
+            embedder.with_params(params),
+            collection,
+            seed=config.seed,
+            batch_size=config.evaluation.batch_size,
+        )
+        return float(result.scores["nDCG@10"].mean())
+
+    return score
+
+
+def make_embedder(config: Config, model: Any, name: str) -> Embedder:
+    """A model in memory as an embedder, with the recipe's prefixes and limits."""
+    from cdejax.data.tokenizer import Tokenizer
+    from cdejax.embedder import Embedder
+    from cdejax.paths import resolve_folder
+
+    tokens = config.tokens
+    return Embedder(
+        model,
+        Tokenizer.load(resolve_folder(config.model.encoder)),
+        prompts={"query": tokens.query.prefix, "document": tokens.document.prefix},
+        max_length=max(tokens.query.max_length, tokens.document.max_length),
+        context_length=tokens.context.max_length if tokens.context else None,
+        name=name,
+    )
+
+
+def trained_model(config: Config, name: str) -> Any:
+    """A variant's model with its best parameters."""
+    from flax import nnx
+
+    from cdejax.training.start import build_model, trained_params
+
+    graphdef, params = nnx.split(build_model(config))
+    return nnx.merge(graphdef, trained_params(root_of(config) / name, params))
+
+
+def export(config: Config) -> str:
+    """Exports every variant; the folders, one a line."""
+    found = (export_variant(*item) for item in variants_of(config).items())
+    return "\n".join(str(path) for path in found)
+
+
+def export_variant(name: str, config: Config) -> Path:
+    """Exports one variant to its folder `export`, and loads it in a fresh process."""
+    from cdejax.artifacts import read_manifest
+    from cdejax.export.check import check_export
+    from cdejax.export.folder import export_model
+    from cdejax.paths import resolve_folder
+
+    model = trained_model(config, name)
+    embedder = make_embedder(config, model, name)
+    pairs = read_manifest(Stages(config).pairs())
+    folder = export_model(
+        model,
+        resolve_folder(config.model.encoder),
+        root_of(config) / name / "export",
+        prompts=embedder.prompts,
+        max_length=embedder.max_length,
+        context_length=embedder.context_length,
+        metadata={
+            "name": f"{config.name}/{name}",
+            "base_model": config.model.encoder,
+            "data": [source.path for source in config.data.sources],
+            "pairs": pairs["counts"]["train_rows"],
+            "recipe": _recipe(config),
+        },
+    )
+    difference = check_export(embedder, folder)
+    _log.info("%s: vectors in a fresh process differ by %.1e", folder, difference)
+    return folder
+
+
+def _recipe(config: Config) -> dict[str, Any]:
+    """The parts of a recipe that made the weights."""
+    parts = ("seed", "tokens", "vectors", "clusters", "plan", "model", "training")
+    return {part: artifacts.jsonable(getattr(config, part)) for part in parts}
+
+
+def evaluate(config: Config) -> RenderableType:
+    """Evaluates every variant, its start and BM25; the table."""
+    from cdejax.scores import evaluate_recipe
+
+    for _ in evaluate_recipe(config):
+        pass
+    return report(config)
+
+
+def report(config: Config) -> RenderableType:
+    """Writes the comparison of all that was evaluated; the table and the paths."""
+    from cdejax.scores import report_recipe
+
+    return report_recipe(config)
+
+
+def run(config: Config) -> RenderableType:
+    """Runs every stage of every variant; the report."""
+    for name, resolved in variants_of(config).items():
+        _log.info("variant %s", name)
+        train_variant(name, resolved)
+    export(config)
+    return evaluate(config)
+
+
+def dry_run(config: Config) -> RenderableType:
+    """Prepares the data of every variant and says what training would do."""
+    from cdejax.dry_run import describe
+
+    return describe(config)

@@ -1,0 +1,192 @@
+"""Figures of a recipe: every variant, what it started from, and BM25."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from cdejax import artifacts
+from cdejax.config import Config
+from cdejax.pipeline import (
+    Stages,
+    make_embedder,
+    root_of,
+    trained_model,
+    variants_of,
+)
+
+if TYPE_CHECKING:
+    from cdejax.data.beir import Collection
+    from cdejax.retrieval.evaluate import Result
+
+START = "untrained start"
+_CODE = ("retrieval", "models", "embedder.py", "context.py", "data/tokenizer.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """Something that is evaluated."""
+
+    name: str
+    config: Config
+    """Resolved recipe that it belongs to."""
+    kind: str
+    """`bm25`, `start` or `trained`."""
+    variant: str = ""
+
+    def spec(self) -> dict[str, Any]:
+        """What its figures depend on, beside the collections."""
+        config = self.config
+        spec = {"system": self.name, "seed": config.seed}
+        if self.kind == "bm25":
+            return spec
+        spec |= {"model": config.model, "tokens": config.tokens}
+        spec |= {"dtype": config.training.dtype, "contexts": config.evaluation.contexts}
+        if self.kind == "trained":
+            run = root_of(config) / self.variant / "run.json"
+            best = root_of(config) / self.variant / "best" / "best.json"
+            if not run.is_file():
+                raise ValueError(f"{run.parent}: not trained; run `cdejax train` first")
+            files = [path for path in (run, best) if path.is_file()]
+            spec["run"] = artifacts.hash_files(*files)
+        return spec
+
+
+def systems_of(config: Config) -> list[System]:
+    """BM25, each distinct start, and every variant."""
+    found, starts = [], {}
+    variants = variants_of(config)
+    if config.evaluation.bm25:
+        found.append(System("BM25", next(iter(variants.values())), "bm25"))
+    for resolved in variants.values():
+        model = artifacts.fingerprint([resolved.model, resolved.tokens])
+        starts.setdefault(model, resolved)
+    several = len(starts) > 1
+    for resolved in starts.values():
+        name = f"{START} ({resolved.model.kind})" if several else START
+        found.append(System(name, resolved, "start"))
+    for name, resolved in variants.items():
+        found.append(System(name, resolved, "trained", name))
+    return found
+
+
+def evaluate_recipe(config: Config) -> Iterator[Path]:
+    """Evaluates what has not been evaluated; the artefact folder of each system."""
+    collections: dict[str, Collection] = {}
+    for system in systems_of(config):
+        settings = system.config.evaluation
+        spec = system.spec() | {
+            "collections": _collections_hash(system.config),
+            "heldout": [settings.heldout, settings.heldout_by_domain],
+        }
+
+        def build(folder: Path, system: System = system) -> Mapping[str, Any]:
+            if not collections:
+                collections.update(_collections(system.config))
+            return _evaluate(system, collections, folder)
+
+        yield artifacts.run_stage(
+            Stages(system.config).folder, "evaluation", spec, build, code=_CODE
+        )
+
+
+def report_recipe(config: Config) -> RenderableType:
+    """Writes report/ from the evaluations; the table and the paths of what is there."""
+    from cdejax.retrieval.report import read_results, table, write_report
+
+    results = [r for folder in evaluate_recipe(config) for r in read_results(folder)]
+    order = list(dict.fromkeys(result.collection for result in results))
+    results.sort(key=lambda result: order.index(result.collection))
+    folder = root_of(config) / "report"
+    start = next((r.system for r in results if r.system.startswith(START)), None)
+    resamples = config.evaluation.bootstrap
+    paths = write_report(
+        results, folder, baseline=start, resamples=resamples, seed=config.seed
+    )
+    shown = table(results, baseline=start, resamples=resamples, seed=config.seed)
+    lines = [f"{kind}: {path}" for kind, path in paths.items()]
+    for name, resolved in variants_of(config).items():
+        if resolved.plan.kind == "clustered":
+            lines.append(f"hardness of {name}: {_hardness(name, resolved)}")
+        export = root_of(config) / name / "export"
+        if export.is_dir():
+            lines.append(f"export of {name}: {export}")
+    return Group(shown, Text("\n".join(lines)))
+
+
+def _evaluate(
+    system: System, collections: Mapping[str, Collection], folder: Path
+) -> dict[str, Any]:
+    from cdejax.retrieval.report import write_report
+
+    results = list(_results(system, collections))
+    write_report(results, folder, resamples=system.config.evaluation.bootstrap)
+    return {
+        f"{result.system}, {result.collection}": result.scores["nDCG@10"].mean()
+        for result in results
+    }
+
+
+def _results(system: System, collections: Mapping[str, Collection]) -> Iterator[Result]:
+    from cdejax.retrieval.evaluate import evaluate_all, evaluate_bm25
+    from cdejax.training.start import build_model
+
+    config = system.config
+    if system.kind == "bm25":
+        for name, collection in collections.items():
+            yield evaluate_bm25(collection, system=system.name, name=name)
+        return
+    start = system.kind == "start"
+    model = build_model(config) if start else trained_model(config, system.variant)
+    yield from evaluate_all(
+        make_embedder(config, model, system.name),
+        collections,
+        dataclasses.replace(config.evaluation, bm25=False),
+        system=system.name,
+        seed=config.seed,
+        show_progress=True,
+    )
+
+
+def _collections(config: Config) -> dict[str, Collection]:
+    from cdejax.data.pairs import Pairs
+    from cdejax.retrieval.collections import evaluation_collections
+
+    pairs = Pairs.open(Stages(config).pairs())
+    return evaluation_collections(config.evaluation, pairs)
+
+
+def _collections_hash(config: Config) -> str:
+    folders = [path.partition(":")[0] for path in config.evaluation.collections]
+    hashed = artifacts.hash_files(*folders)
+    pairs = artifacts.artifact_fingerprint(Stages(config).pairs())
+    return artifacts.fingerprint([hashed, pairs, config.evaluation.collections])
+
+
+def _hardness(name: str, config: Config) -> Path:
+    """Writes the hardness report of a variant's plan; the picture."""
+    from cdejax.clustering.hardness import hardness_report
+    from cdejax.clustering.kmeans import Clusters
+    from cdejax.clustering.plan import Plan
+    from cdejax.clustering.vectors import Vectors
+    from cdejax.data.pairs import Pairs
+
+    stages = Stages(config)
+    plan = stages.plan()
+    folder = root_of(config) / "report" / f"hardness-{name}"
+    picture = folder / "hardness.png"
+    if not picture.is_file():
+        hardness_report(
+            config,
+            Pairs.open(stages.pairs()),
+            Vectors.open(stages.vectors()),
+            Clusters.open(stages.clusters()),
+            Plan.open(plan),
+            folder,
+        )
+    return picture

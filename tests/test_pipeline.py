@@ -1,0 +1,193 @@
+"""A whole recipe: every stage, killed and resumed, and what it leaves behind."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from cdejax import pipeline
+from cdejax.config_io import load_config
+from cdejax.training.metrics import read_metrics
+from tests.tiny import write_recipe
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory, minilm):
+    variants = {
+        "shuffled": {"plan": {"kind": "shuffled"}},
+        "contextual": {"model": {"kind": "contextual"}},
+    }
+    return write_recipe(tmp_path_factory.mktemp("recipe"), minilm, variants=variants)
+
+
+@pytest.fixture(scope="module")
+def finished(recipe):
+    """The run's folder after `cdejax run`, and what it printed."""
+    done = cdejax("run", recipe)
+    assert done.returncode == 0, done.stderr
+    return recipe.parent / "runs" / "tiny", done.stdout
+
+
+def cdejax(command, recipe, *arguments, **options):
+    """Runs the command line on one CPU device."""
+    argv = [sys.executable, "-m", "cdejax", command, "--config", str(recipe)]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "COLUMNS": "200"}
+    return subprocess.run(
+        [*argv, *arguments], capture_output=True, text=True, env=environment, **options
+    )
+
+
+def test_leaves_table_pictures_and_exports(finished):
+    folder, printed = finished
+    for system in ("BM25", "untrained start (biencoder)", "shuffled", "contextual"):
+        assert system in printed
+    assert "nDCG@10" in printed
+    for path in (
+        "report/chart.png",
+        "report/summary.json",
+        "report/hardness-contextual/hardness.png",
+        "shuffled/export/model.safetensors",
+        "contextual/export/modeling_cdejax.py",
+        "contextual/best/best.json",
+    ):
+        assert (folder / path).is_file(), path
+
+
+def test_training_learns(finished):
+    folder, _ = finished
+    for name in ("shuffled", "contextual"):
+        losses = [x["loss"] for x in read_metrics(folder / name) if "loss" in x]
+        assert len(losses) > 20
+        assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.1
+    rows = json.loads((folder / "report" / "summary.json").read_text())
+    scores = {r["system"]: r["measures"]["nDCG@10"]["mean"] for r in rows}
+    assert scores["shuffled"] > scores["untrained start (biencoder)"] + 0.02
+    assert scores["contextual"] > scores["untrained start (contextual)"] + 0.02
+
+
+def test_metrics_have_all_that_was_promised(finished):
+    line = next(x for x in read_metrics(finished[0] / "contextual") if "loss" in x)
+    assert set(line) >= {
+        *("loss", "accuracy", "hardness", "masked_share", "gradient_norm"),
+        *("learning_rate", "pairs_per_second", "tokens_per_second"),
+        "padding_efficiency",
+    }
+    assert 0 < line["padding_efficiency"] <= 1
+    assert list((finished[0] / "contextual" / "tensorboard").glob("events*"))
+
+
+def test_runs_again_for_free(finished, recipe):
+    folder, _ = finished
+    before = {p: p.stat().st_mtime_ns for p in (folder / "artifacts").iterdir()}
+    steps = len(read_metrics(folder / "shuffled"))
+    done = cdejax("run", recipe)
+    assert done.returncode == 0, done.stderr
+    after = {p: p.stat().st_mtime_ns for p in (folder / "artifacts").iterdir()}
+    assert before == after
+    new = read_metrics(folder / "shuffled")[steps:]
+    assert not [line for line in new if "loss" in line]
+
+
+@pytest.mark.parametrize("variant", ["shuffled", "contextual"])
+def test_killed_and_resumed_is_bit_equal(finished, recipe, variant, tmp_path):
+    folder, _ = finished
+    output = ["--set", f"output={tmp_path}", "--variant", variant]
+    run = tmp_path / "tiny" / variant
+    argv = [sys.executable, "-m", "cdejax", "train", "--config", str(recipe), *output]
+    process = subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    stop_at = random.randint(5, 15)
+    while sum("loss" in line for line in read_metrics(run)) < stop_at:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = cdejax("train", recipe, *output)
+    assert done.returncode == 0, done.stderr
+    lines = read_metrics(run)
+    resumed = next(i for i, x in enumerate(lines) if x.get("event") == "resume")
+    start = lines[resumed]["step"]
+    steps = [line["step"] for line in lines[resumed + 1 :] if "loss" in line]
+    assert start % 4 == 0 and start > 0
+    assert steps == list(range(start + 1, lines[resumed]["total_steps"] + 1))
+    for ours, whole in zip(_params(run), _params(folder / variant), strict=True):
+        np.testing.assert_array_equal(ours, whole)
+
+
+def _params(run: Path):
+    """Every array of the last checkpoint, parameters and optimiser state."""
+    import orbax.checkpoint as ocp
+
+    newest = max((int(p.name) for p in (run / "checkpoints").iterdir()), default=None)
+    state = ocp.StandardCheckpointer().restore(
+        (run / "checkpoints" / str(newest) / "default").resolve()
+    )
+    return [np.asarray(state[name]) for name in sorted(state)]
+
+
+def test_other_recipe_in_the_same_folder_is_refused(finished, recipe):
+    done = cdejax("train", recipe, "--set", "training.learning_rate=0.5")
+    assert done.returncode == 2
+    assert "training.learning_rate" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_half_written_checkpoint_is_passed_over(finished, recipe, tmp_path):
+    """A checkpoint without its files, as a file system without renames leaves it."""
+    import shutil
+
+    folder, _ = finished
+    run = tmp_path / "tiny" / "shuffled"
+    shutil.copytree(folder, tmp_path / "tiny")
+    shutil.rmtree(tmp_path / "tiny" / "contextual")
+    newest = max(int(p.name) for p in (run / "checkpoints").iterdir())
+    for path in (run / "checkpoints" / str(newest) / "default").rglob("*"):
+        if path.is_file() and path.name != "_CHECKPOINT_METADATA":
+            path.unlink()
+    (run / "checkpoints" / f"{newest + 4}.orbax-checkpoint-tmp").mkdir()
+    output = ["--set", f"output={tmp_path}", "--variant", "shuffled"]
+    done = cdejax("train", recipe, *output)
+    assert done.returncode == 0, done.stderr
+    assert f"checkpoint {newest} cannot be read" in done.stderr
+    events = [x for x in read_metrics(run) if "event" in x]
+    assert 0 < events[-1]["step"] < newest
+    for ours, whole in zip(_params(run), _params(folder / "shuffled"), strict=True):
+        np.testing.assert_array_equal(ours, whole)
+
+
+def test_not_finite_stops_and_names_the_batch(recipe, tmp_path):
+    output = ["--set", f"output={tmp_path}", "--variant", "shuffled"]
+    done = cdejax("train", recipe, *output, "--set", "training.learning_rate=1e30")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    (dump,) = (tmp_path / "tiny" / "shuffled").glob("nonfinite-step-*.json")
+    assert str(dump) in done.stderr
+    found = json.loads(dump.read_text())
+    assert len(found["rows"]) == 16
+    assert set(found["domains"]) <= {"cooking", "sailing", "physics"}
+
+
+def test_init_from_takes_the_weights_and_new_data(finished, recipe, tmp_path):
+    from cdejax.training.start import build_model, initial_params
+
+    folder, _ = finished
+    config = load_config(recipe)
+    resolved = pipeline.variants_of(config)["shuffled"]
+    trained = pipeline.trained_model(resolved, "shuffled")
+    for source in (folder / "shuffled", folder / "shuffled" / "export"):
+        overrides = {"training": {"init_from": str(source)}}
+        changed = pipeline.variants_of(load_config(recipe, overrides))["shuffled"]
+        params = initial_params(changed, build_model(changed))
+        from flax import nnx
+
+        for ours, theirs in zip(
+            jax.tree.leaves(params), jax.tree.leaves(nnx.split(trained)[1]), strict=True
+        ):
+            np.testing.assert_array_equal(ours, theirs)
