@@ -27,7 +27,7 @@ from cdejax.progress import progress
 log = logging.getLogger(__name__)
 
 Kind = Literal["query", "document"]
-_LEAST_WIDTH, _LEAST_ROWS = 16, 8
+_LEAST_WIDTH = 16
 
 
 class Embedder:
@@ -219,8 +219,11 @@ class Embedder:
         tokens = self._tokenize(texts, kind, max_length)
         out = np.zeros((len(tokens), self.dim), np.float32)
         pending: tuple[Int[np.ndarray, "rows"], Array] | None = None
+        # an accelerator computes padding sooner than it compiles another shape
+        least = 8 if jax.default_backend() == "cpu" else batch_size
+        plan = batches(tokens.lengths, batch_size, max_length, least)
         with progress(f"encode {kind}", len(tokens), show=show) as advance:
-            for rows, size, width in batches(tokens.lengths, batch_size, max_length):
+            for rows, size, width in plan:
                 ids = np.full((size, width), self.tokenizer.pad_id, np.int32)
                 lengths = np.ones(size, np.int32)
                 ids[: len(rows)] = tokens.padded(rows, width, self.tokenizer.pad_id)
@@ -272,13 +275,13 @@ def load(folder: str | Path, *, dtype: DTypeLike | None = None) -> Embedder:
 
 
 def batches(
-    lengths: Int[np.ndarray, "texts"], batch_size: int, max_length: int
+    lengths: Int[np.ndarray, "texts"], batch_size: int, max_length: int, least: int = 8
 ) -> Iterator[tuple[Int[np.ndarray, "rows"], int, int]]:
     """Cuts texts into batches: (row numbers, rows of the array, width).
 
     A text's width depends on its own length only: the next power of two, `max_length`
     at most. The texts of a width fill batches of `batch_size`, a quarter of it, and so
-    on down to 8; only the last is padded. The longest come first.
+    on down to `least`; only the last is padded. The longest come first.
 
     Raises:
       ValueError: `batch_size` is below 1.
@@ -292,8 +295,8 @@ def batches(
         rows = rows[np.argsort(lengths[rows], kind="stable")]
         while len(rows):
             size = batch_size
-            while size > len(rows) and size > _LEAST_ROWS:
-                size = max(size // 4, _LEAST_ROWS)
+            while size > len(rows) and size > least:
+                size = max(size // 4, least)
             yield rows[:size], size, min(int(widths[index]), max_length)
             rows = rows[size:]
 

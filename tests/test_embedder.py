@@ -132,6 +132,8 @@ def test_batches_cover_every_row_once_in_few_shapes():
     assert sorted(seen) == list(range(1000))
     assert {width for _, width in shapes} == {16, 32, 64, 128, 256}
     assert {size for size, _ in shapes} <= {64, 16, 8}
+    whole = {size for _, size, _ in batches(lengths, 64, 256, 64)}
+    assert whole == {64}
 
 
 def test_other_parameters_and_fresh_embedders_compile_nothing(tokenizer):
