@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
+
 _BIENCODER = """\
 ```python
 from sentence_transformers import SentenceTransformer
@@ -31,9 +33,10 @@ scores = model.similarity(queries, documents)
 ```
 
 The two `.py` files of this folder hold the whole model in torch. They build on
-transformers (5 or later) and sentence-transformers (5 or later) and fetch nothing."""
+transformers (5.17 or later) and sentence-transformers (5.7 or later), and fetch
+nothing."""
 
-_EVALUATION = "cdejax evaluate --model {name} --collections BEIR_FOLDER"
+_EVALUATION = "cdejax evaluate --config RECIPE.yaml"
 
 
 def model_card(
@@ -53,12 +56,13 @@ def model_card(
     known = ("name", "base_model", "data", "recipe", "evaluation", "scores", "license")
     name = str(metadata.get("name", folder_name))
     contextual = context_size is not None
+    recipe = metadata.get("recipe")
     usage = _CONTEXTUAL if contextual else _BIENCODER
     title = "Contextual document encoder" if contextual else "Text encoder"
     rows = [
         ("Base model", metadata.get("base_model", "not stated")),
         ("Training data", metadata.get("data", "not stated")),
-        ("Recipe", metadata.get("recipe", "not stated")),
+        ("Recipe", "below" if recipe else "not stated"),
         ("Longest text", f"{max_length} tokens; longer texts are cut"),
         ("Prompts", ", ".join(f"{key}: {_code(p)}" for key, p in prompts.items())),
         *((key, _text(metadata[key])) for key in metadata if key not in known),
@@ -69,11 +73,13 @@ def model_card(
         "## Use\n\n" + usage.format(name=name, size=context_size),
         "## Origin\n\n" + "\n".join(f"- {key}: {_text(value)}" for key, value in rows),
         "## Evaluation\n\n```\n"
-        + str(metadata.get("evaluation", _EVALUATION.format(name=name)))
+        + str(metadata.get("evaluation", _EVALUATION))
         + "\n```",
     ]
     if "scores" in metadata:
         parts.append(_text(metadata["scores"]))
+    if recipe:
+        parts.append("## Recipe\n\n" + _recipe(recipe))
     return "\n\n".join(parts) + "\n"
 
 
@@ -81,9 +87,8 @@ def _front_matter(contextual: bool, metadata: Mapping[str, Any]) -> str:
     tags = ["sentence-transformers", "feature-extraction", "sentence-similarity"]
     tags += ["contextual-document-embeddings"] if contextual else []
     lines = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
-    for key in ("base_model", "license"):
-        if key in metadata:
-            lines.append(f"{key}: {json.dumps(str(metadata[key]))}")
+    if "license" in metadata:
+        lines.append(f"license: {json.dumps(str(metadata['license']))}")
     return "\n".join(["---", *lines, "tags:", *(f"- {tag}" for tag in tags), "---"])
 
 
@@ -91,7 +96,15 @@ def _code(text: str) -> str:
     return f"`{text}`" if text else "none"
 
 
+def _recipe(recipe: Any) -> str:
+    if isinstance(recipe, str):
+        return recipe
+    return f"```yaml\n{yaml.safe_dump(recipe, sort_keys=False).strip()}\n```"
+
+
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {item}" for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     return str(value)

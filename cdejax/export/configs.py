@@ -12,7 +12,8 @@ _ST = "sentence_transformers.models"
 _POOLING = {"mean": "mean_tokens", "cls": "cls_token", "last": "lasttoken"}
 _POOLING_KEYS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens",
                  "weightedmean_tokens", "lasttoken")  # fmt: skip
-_REQUIREMENTS = {"sentence-transformers": ">=5.0", "transformers": ">=5.0"}
+# The oldest versions that the torch files were tested with.
+_REQUIREMENTS = {"sentence-transformers": ">=5.7", "transformers": ">=5.17"}
 
 
 def encoder_config(model: BiEncoder) -> dict[str, Any]:

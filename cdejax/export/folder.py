@@ -137,7 +137,10 @@ def _write_stock(model: BiEncoder, folder: Path, max_length: int) -> None:
     """The files of stock sentence-transformers modules."""
     write_json(folder / "config.json", encoder_config(model))
     _save(folder / "model.safetensors", to_state_dict(model.encoder))
-    settings = {"max_seq_length": max_length, "do_lower_case": False}
+    settings: dict[str, Any] = {"max_seq_length": max_length, "do_lower_case": False}
+    if isinstance(model.encoder, Bert):
+        # Else transformers makes up a pooler, and reports its weights as missing.
+        settings["model_args"] = {"add_pooling_layer": False}
     write_json(folder / "sentence_bert_config.json", settings)
     (folder / "1_Pooling").mkdir()
     write_json(folder / "1_Pooling" / "config.json", pooling_config(model))

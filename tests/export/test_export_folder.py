@@ -115,7 +115,8 @@ def test_model_card(arguments, kind):
     metadata = {
         "name": "lab/retriever",
         "base_model": "all-MiniLM-L6-v2",
-        "data": "12,000 pairs",
+        "data": ["12,000 pairs", "of code"],
+        "recipe": {"training": {"learning_rate": 0.25}},
         "evaluation": "cdejax evaluate --config x.yaml",
         "scores": {"scifact nDCG@10": 0.61},
         "seed": 3,
@@ -123,9 +124,14 @@ def test_model_card(arguments, kind):
     folder = export_model(model, **arguments, metadata=metadata)
     card = (folder / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: sentence-transformers\n")
-    for text in ("lab/retriever", "12,000 pairs", "evaluate --config x.yaml", "0.61"):
+    for text in ("lab/retriever", "pairs, of code", "evaluate --config x.yaml", "0.61"):
         assert text in card
-    for text in (*PROMPTS.values(), f"{MAX_LENGTH} tokens", "- seed: 3"):
+    for text in (
+        *PROMPTS.values(),
+        f"{MAX_LENGTH} tokens",
+        "- seed: 3",
+        "  learning_rate: 0.25",
+    ):
         assert text in card
     assert ("dataset_embeddings" in card) is not stock
     marker = json.loads((folder / "cdejax.json").read_text())

@@ -1,6 +1,6 @@
 """Two-stage contextual document encoder (CDE, arXiv 2410.02525), as cdejax exports it.
 
-Self-contained: needs torch and transformers >= 5 alone, builds transformers' native
+Self-contained: needs torch and transformers >= 5.17 alone, builds transformers' native
 BertModel or NomicBertModel from this folder's config.json, and fetches nothing.
 
     model = AutoModel.from_pretrained(folder, trust_remote_code=True)
