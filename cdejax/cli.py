@@ -38,6 +38,8 @@ class Command(NamedTuple):
     """Arguments that show it at work."""
 
 
+_WIDTH = 100
+"""Columns of what is printed to a file or a pipe."""
 _PIPELINE = "cdejax.pipeline"
 _RECIPE = "--config configs/quickstart.yaml"
 
@@ -205,7 +207,8 @@ def _show(result: Any) -> None:
     if isinstance(result, (str, Path)):
         Console(soft_wrap=True).print(str(result), markup=False, highlight=False)
     elif result is not None:
-        Console().print(result)
+        wide = None if sys.stdout.isatty() else _WIDTH
+        Console(width=wide).print(result)
 
 
 def _log_to_stderr() -> None:
@@ -216,6 +219,7 @@ def _log_to_stderr() -> None:
         handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
+        logger.propagate = False  # other libraries' root handlers would say it again
 
 
 def _fail(message: str) -> NoReturn:

@@ -107,8 +107,8 @@ class DataConfig:
     max_characters: int = 1_000_000
     """A text longer than this is a bad row."""
     heldout_fraction: float = 0.0
-    """Share of the pairs held out for evaluation, in whole groups: pairs of equal query,
-    equal document or near-duplicate documents stay together."""
+    """Share of the pairs held out for evaluation, in whole groups: pairs of equal
+    query, equal document or near-duplicate documents stay together."""
     heldout_rows: int | None = None
     """Hold out this many pairs at most (alone: this many, whatever their share)."""
     near_duplicate: float = 0.7
@@ -314,7 +314,9 @@ class TrainingConfig:
         _at_least(self, 0, "warmup_steps", "weight_decay", "negatives_per_query")
         _at_least(self, 0, "eval_every")
         _at_least(self, 1, "chunk_size", "context_chunk_size", "loss_block")
-        _at_least(self, 1, "max_layouts", "max_widths", "checkpoint_every", "keep_checkpoints")
+        _at_least(
+            self, 1, "max_layouts", "max_widths", "checkpoint_every", "keep_checkpoints"
+        )
         _at_least(self, 1, "log_every", "read_threads")
 
 

@@ -195,13 +195,20 @@ def make_embedder(config: Config, model: Any, name: str) -> Embedder:
 
 
 def trained_model(config: Config, name: str) -> Any:
-    """A variant's model with its best parameters."""
+    """A variant's model with its best parameters.
+
+    Raises:
+      ValueError: it was not trained, or by another recipe than this.
+    """
     from flax import nnx
 
+    from cdejax.training.loop import check_run
     from cdejax.training.start import build_model, trained_params
 
+    folder = root_of(config) / name
+    check_run(folder, config, Stages(config).inputs())
     graphdef, params = nnx.split(build_model(config))
-    return nnx.merge(graphdef, trained_params(root_of(config) / name, params))
+    return nnx.merge(graphdef, trained_params(folder, params))
 
 
 def export(config: Config) -> str:

@@ -41,6 +41,8 @@ class System:
 
     def spec(self) -> dict[str, Any]:
         """What its figures depend on, beside the collections."""
+        from cdejax.training.loop import RUN, check_run
+
         config = self.config
         spec = {"system": self.name, "seed": config.seed}
         if self.kind == "bm25":
@@ -48,11 +50,10 @@ class System:
         spec |= {"model": config.model, "tokens": config.tokens}
         spec |= {"dtype": config.training.dtype, "contexts": config.evaluation.contexts}
         if self.kind == "trained":
-            run = root_of(config) / self.variant / "run.json"
-            best = root_of(config) / self.variant / "best" / "best.json"
-            if not run.is_file():
-                raise ValueError(f"{run.parent}: not trained; run `cdejax train` first")
-            files = [path for path in (run, best) if path.is_file()]
+            folder = root_of(config) / self.variant
+            check_run(folder, config, Stages(config).inputs())
+            names = (RUN, "best/best.json")
+            files = [folder / name for name in names if (folder / name).is_file()]
             spec["run"] = artifacts.hash_files(*files)
         return spec
 

@@ -25,10 +25,9 @@ import sys
 import numpy as np
 import jax.numpy as jnp
 import cdejax
-from cdejax.context import Context
 folder, texts, context, out, dtype = sys.argv[1:]
 texts = np.load(texts).tolist()
-embedder = cdejax.embedder.load(folder, dtype=jnp.dtype(dtype))
+embedder = cdejax.load(folder, dtype=jnp.dtype(dtype))
 context = embedder.context(texts) if context == "yes" else None
 np.save(out, embedder.encode(texts, "document", context))
 """

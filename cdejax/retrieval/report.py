@@ -140,15 +140,12 @@ def table(
     rows = summary(results, baseline=baseline, resamples=resamples, seed=seed)
     others = [name for name in results[0].scores if name != measure] if results else []
     made = Table(
-        caption=f"[ ]: 95 % bootstrap intervals over queries, {resamples:,} resamples",
+        caption=_caption(baseline, resamples),
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    made.add_column("system")
-    heads = [measure, *others] + (
-        [f"− {escape(baseline)} (paired)"] if baseline else []
-    )
-    for head in heads:
+    made.add_column("system", no_wrap=True)
+    for head in [measure, *others, *(["gain"] if baseline else [])]:
         made.add_column(head, justify="right", no_wrap=True)
     previous = None
     for row in rows:
@@ -161,6 +158,11 @@ def table(
             cells.append(_interval(row["difference"][measure], "+"))
         made.add_row(*cells)
     return made
+
+
+def _caption(baseline: str | None, resamples: int) -> str:
+    text = f"[ ]: 95 % bootstrap intervals over queries, {resamples:,} resamples"
+    return text + (f"; gain: over {baseline}, paired" if baseline else "")
 
 
 def write_chart(

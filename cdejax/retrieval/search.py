@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
+_LEAST_BLOCK, _LEAST_ROWS = 1024, 64
+
 
 def search(
     queries: Shaped[np.ndarray, "queries dim"],
@@ -35,9 +37,8 @@ def search(
       ValueError: shapes do not fit, k < 1, no documents, or a vector is not finite.
     """
     _check(queries, documents, k)
-    k = min(k, len(documents))
-    step = min(document_block, _power_of_two(len(documents)))
-    rows = min(query_block, _power_of_two(len(queries)))
+    step = min(document_block, _power_of_two(len(documents), _LEAST_BLOCK))
+    rows = min(query_block, _power_of_two(len(queries), _LEAST_ROWS))
     parts = [
         jnp.asarray(_block(queries, start, rows))
         for start in range(0, len(queries), rows)
@@ -50,10 +51,14 @@ def search(
             _merge(*found, part, block, start, count)
             for found, part in zip(best, parts, strict=True)
         ]
-    scores, ids = ([np.asarray(pair[i]) for pair in best] for i in (0, 1))
+    found = min(k, len(documents))
     if not parts:
-        return np.zeros((0, k), np.float32), np.zeros((0, k), np.int32)
-    return np.concatenate(scores)[: len(queries)], np.concatenate(ids)[: len(queries)]
+        return np.zeros((0, found), np.float32), np.zeros((0, found), np.int32)
+    scores, ids = (
+        np.concatenate([np.asarray(pair[i]) for pair in best])[: len(queries), :found]
+        for i in (0, 1)
+    )
+    return scores, ids
 
 
 @functools.partial(jax.jit, donate_argnums=(0, 1))
@@ -97,9 +102,9 @@ def _block(
     return np.pad(block, ((0, size - len(block)), (0, 0)))
 
 
-def _power_of_two(count: int) -> int:
-    """The next power of two: few shapes, so few compilations."""
-    return 1 << max(count - 1, 0).bit_length()
+def _power_of_two(count: int, least: int) -> int:
+    """The next power of two from `least` on: few shapes, so few compilations."""
+    return max(1 << max(count - 1, 0).bit_length(), least)
 
 
 def _check(queries: np.ndarray, documents: np.ndarray, k: int) -> None:

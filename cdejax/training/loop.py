@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     from cdejax.data.tokens import Tokens
 
 RUN = "run.json"
+_LOOKING = (
+    *("eval_every", "checkpoint_every", "keep_checkpoints", "log_every"),
+    "read_threads",
+)
+"""Settings of where to look and how to read: they do not change what is computed."""
 _log = logging.getLogger(__name__)
 
 
@@ -277,24 +282,38 @@ def _claim(folder: Path, config: Config, inputs: Inputs) -> None:
     Raises:
       ValueError: it holds a run of another recipe or of other artefacts.
     """
+    if (folder / RUN).is_file():
+        check_run(folder, config, inputs)
+    else:
+        recipe = _recipe(config, inputs)
+        write_json(folder / RUN, {"fingerprint": fingerprint(recipe), "recipe": recipe})
+
+
+def check_run(folder: str | Path, config: Config, inputs: Inputs) -> None:
+    """Refuses a folder that does not hold this recipe's run.
+
+    Raises:
+      ValueError: it holds none, or one of another recipe or of other artefacts.
+    """
+    path = Path(folder) / RUN
+    if not path.is_file():
+        raise ValueError(f"{folder}: not trained; run `cdejax train` first")
+    found = json.loads(path.read_text(encoding="utf-8"))["recipe"]
+    if changed := sorted(_differences(found, _recipe(config, inputs))):
+        raise ValueError(
+            f"{folder}: holds a run of another recipe (differs in "
+            f"{', '.join(changed)}). Choose another `name` or `output`, or remove the "
+            "folder to train anew."
+        )
+
+
+def _recipe(config: Config, inputs: Inputs) -> dict[str, Any]:
+    """Everything that decides a run's parameters."""
     training = jsonable(config.training)
-    # Where to stop and look does not change what is computed.
-    for name in ("eval_every", "checkpoint_every", "keep_checkpoints", "log_every"):
+    for name in _LOOKING:
         del training[name]
-    del training["read_threads"]
     recipe = {"model": jsonable(config.model), "training": training}
-    recipe |= {"seed": config.seed, "artefacts": inputs.fingerprints}
-    path = folder / RUN
-    if path.is_file():
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if changed := sorted(_differences(found["recipe"], recipe)):
-            raise ValueError(
-                f"{folder}: holds a run of another recipe (differs in "
-                f"{', '.join(changed)}). Choose another `name` or `output`, or remove "
-                "the folder to train anew."
-            )
-        return
-    write_json(path, {"fingerprint": fingerprint(recipe), "recipe": recipe})
+    return recipe | {"seed": config.seed, "artefacts": inputs.fingerprints}
 
 
 def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
