@@ -59,6 +59,14 @@ COMMANDS = {
         "and a held-out part as the recipe says.",
         _RECIPE,
     ),
+    "tfds": Command(
+        RecipeOptions,
+        f"{_PIPELINE}:run_tfds",
+        "Write as a TensorFlow dataset: sources in; array_record files out.",
+        "`tfds.builder_from_directory` reads the folder, and so does a source "
+        "`tfds:FOLDER/pairs/1.0.0`. TensorFlow is not needed.",
+        _RECIPE,
+    ),
     "tokenize": Command(
         RecipeOptions,
         f"{_PIPELINE}:run_tokens",

@@ -115,6 +115,13 @@ def run_pairs(config: Config) -> str:
     return _each(config, Stages.pairs)
 
 
+def run_tfds(config: Config) -> str:
+    """Writes the sources of every variant as TFDS datasets; the paths, one a line."""
+    from cdejax.data.tfds import tfds_stage
+
+    return _each(config, lambda stages: tfds_stage(stages.config, stages.folder))
+
+
 def run_tokens(config: Config) -> str:
     """Runs the tokens stage of every variant; the paths, one a line."""
     return _each(config, Stages.tokens)
