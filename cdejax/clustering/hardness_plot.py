@@ -49,6 +49,8 @@ def draw(numbers: dict[str, Any], path: str | Path) -> None:
     if left_out > 0:
         title += f"\n{left_out} domains with fewer steps are counted in `all` only"
     figure.suptitle(title)
+    handles, labels = top1.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     figure.savefig(str(path), dpi=120)
 
 
@@ -113,4 +115,3 @@ def _draw_shares(axes: Any, shown: list, key: str, title: str) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("per cent")
     axes.margins(x=0.12)
-    axes.legend(fontsize=8)
