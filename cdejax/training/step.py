@@ -126,7 +126,9 @@ def train_step(
         values = metrics._asdict() | {"gradient_norm": optax.tree.norm(gradients)}
         return State(params, inner, state.step + 1), values
 
-    return jax.jit(step, donate_argnums=0)
+    # Without it the second step would see other shardings and compile once more.
+    same = NamedSharding(mesh, PartitionSpec())
+    return jax.jit(step, donate_argnums=0, out_shardings=same)
 
 
 def _specs(batch: Batch, split: Any, same: Any) -> Batch:

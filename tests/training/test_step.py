@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from cdejax.training.step import (
     LossSettings,
@@ -187,3 +188,35 @@ def test_memory_falls_with_the_chunk_size(kind):
         compiled, _ = compile_step(kind, devices=1, chunk=chunk)
         sizes.append(compiled.memory_analysis().temp_size_in_bytes)
     assert sizes[0] > 1.5 * sizes[1] > 1.5 * sizes[2], sizes
+
+
+def replicated(mesh):
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def run_steps(devices, steps=3):
+    graphdef, params = make_model("contextual", context=8)
+    maker = make_batches(world(), devices=devices, chunk=4, context=8, layouts=2)
+    mesh = data_mesh(jax.devices()[:devices])
+    optimizer = optax.adamw(1e-3)
+    state = State(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+    state = jax.device_put(jax.tree.map(jnp.array, state), replicated(mesh))
+    key = jax.device_put(KEY, replicated(mesh))
+    step = train_step(graphdef, mesh, SETTINGS, optimizer)
+    losses = []
+    for number in range(steps):
+        state, metrics = step(state, put_batch(maker.step(number), mesh), key)
+        losses.append(float(metrics["loss"]))
+    assert step._cache_size() <= len(maker.layouts.layouts)
+    return losses, state.params
+
+
+def test_training_on_eight_devices_equals_one():
+    """Several steps, dropout drawn anew in each; one compilation per layout."""
+    (one, first), (eight, second) = run_steps(1), run_steps(8)
+    np.testing.assert_allclose(one, eight, rtol=1e-5)
+    assert len(set(one)) == len(one)
+    start = make_model("contextual", context=8)[1]
+    for a, b, c in zip(*map(jax.tree.leaves, (first, second, start)), strict=True):
+        moved = np.linalg.norm(np.asarray(a - c))
+        assert np.linalg.norm(np.asarray(a) - np.asarray(b)) <= 0.02 * moved + 1e-7
