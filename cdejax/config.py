@@ -273,7 +273,7 @@ class TrainingConfig:
     warmup_steps: int = 0
     """Steps of linear warm-up."""
     weight_decay: float = 0.01
-    """AdamW decay, on matrices only (no biases, norms, embeddings' rows of one)."""
+    """AdamW decay, on matrices only: no biases, norm weights or single vectors."""
     clip_norm: float = 1.0
     """Largest global gradient norm."""
     temperature: float = 0.02

@@ -200,3 +200,30 @@ def test_init_from_takes_the_weights_and_new_data(finished, recipe, tmp_path):
             jax.tree.leaves(params), jax.tree.leaves(nnx.split(trained)[1]), strict=True
         ):
             np.testing.assert_array_equal(ours, theirs)
+
+
+def test_dry_run_trains_nothing_and_says_what_would_happen(recipe, tmp_path):
+    done = cdejax("run", recipe, "--dry-run", "--set", f"output={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    for words in (
+        *("dropped an epoch", "cooking", "negatives a query", "padding efficiency"),
+        *("compilations", "memory a device", "FLOPs a step", "28 of 16 pairs"),
+    ):
+        assert words in done.stdout
+    assert not list((tmp_path / "tiny").glob("*/checkpoints"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("training.negatives_per_query=2", "the pairs have no hard negatives"),
+        ("tokens.document.max_length=65", "has learned 64 positions; set it to 64"),
+        ("training.warmup_steps=99", "the plan has 30 steps"),
+    ],
+)
+def test_recipe_that_does_not_fit_is_refused(recipe, tmp_path, setting, words):
+    options = ["--variant", "shuffled", "--set", f"output={tmp_path}", "--set", setting]
+    done = cdejax("train", recipe, *options)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

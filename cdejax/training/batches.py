@@ -15,10 +15,12 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from cdejax.data.ragged import Ragged
+from cdejax.progress import progress
 from cdejax.training.cache import Chunks
 from cdejax.training.known import KnownPositives
 from cdejax.training.layout import Layout, LayoutPlan, chunk_widths, plan_layouts
 from cdejax.training.relation import DocumentColumns, QueryRows
+from cdejax.typing import AnyArray
 
 if TYPE_CHECKING:
     from cdejax.clustering.plan import Plan
@@ -43,7 +45,7 @@ class Batch(NamedTuple):
     """Relation ids, in the order of the queries on each device."""
     document_columns: DocumentColumns
     """The same for the documents."""
-    context_order: Int[np.ndarray, "context"]
+    context_order: Int[AnyArray, "context"]
     """Where each context document stands among all devices' rows; the same everywhere,
     so that random draws per context position do not depend on the device count."""
 
@@ -133,11 +135,13 @@ class BatchMaker:
     def _survey(self) -> tuple[int, LayoutPlan]:
         """One pass over the plan: lengths and known positives decide the shapes."""
         needed, tokens, known = [], 0, 0
-        for step in range(self.plan.total_steps):
-            rows = self._rows(step)
-            needed.append(self._needed(rows))
-            tokens += sum(int(lengths.sum()) for lengths in self._lengths(rows))
-            known = max(known, self._known_ids(rows).shape[1])
+        with progress("plan shapes", self.plan.total_steps) as advance:
+            for step in range(self.plan.total_steps):
+                rows = self._rows(step)
+                needed.append(self._needed(rows))
+                tokens += sum(int(lengths.sum()) for lengths in self._lengths(rows))
+                known = max(known, self._known_ids(rows).shape[1])
+                advance(1)
         plan = plan_layouts(
             needed,
             tokens,

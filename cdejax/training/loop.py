@@ -28,6 +28,7 @@ from cdejax.training.metrics import MetricsLog
 from cdejax.training.optimizer import learning_rate, make_optimizer
 from cdejax.training.start import BEST, CHECKPOINTS, Model, build_model, initial_params
 from cdejax.training.step import LossSettings, State, data_mesh, put_batch, train_step
+from cdejax.typing import Device
 
 if TYPE_CHECKING:
     from cdejax.clustering.plan import Plan
@@ -65,7 +66,7 @@ def train(
     inputs: Inputs,
     folder: str | Path,
     evaluate: Evaluate | None = None,
-    devices: list[jax.Device] | None = None,
+    devices: list[Device] | None = None,
 ) -> Path:
     """Trains until the plan's end; started again, it goes on from the last checkpoint.
 
@@ -96,8 +97,18 @@ def train(
 
 
 def make_batches(config: Config, inputs: Inputs, devices: int) -> BatchMaker:
-    """The batches of a run on a number of devices."""
+    """The batches of a run on a number of devices.
+
+    Raises:
+      ValueError: hard negatives are asked for, but there are none.
+    """
     training, contextual = config.training, config.model.kind == "contextual"
+    if training.negatives_per_query and not len(inputs.pairs.train.negatives.values):
+        raise ValueError(
+            f"training.negatives_per_query is {training.negatives_per_query}, but the "
+            "pairs have no hard negatives; set it to 0 or name their column in "
+            "data.sources.columns.negatives"
+        )
     settings = BatchSettings(
         seed=config.seed,
         devices=devices,
@@ -175,7 +186,8 @@ class _Run:
             "layouts": len(layouts.layouts),
             "padding_efficiency": round(layouts.padding_efficiency, 4),
         }
-        _log.info(", ".join(f"{k.replace('_', ' ')} {v}" for k, v in facts.items()))
+        shown = list(facts.items())[1:]
+        _log.info(", ".join(f"{k.replace('_', ' ')} {v}" for k, v in shown))
         return facts
 
     def finish(self) -> None:
@@ -238,7 +250,7 @@ class _Run:
         if (step + 1) % self.config.training.log_every and step + 1 != self.total:
             return
         values |= {
-            "learning_rate": float(self.schedule(step)),
+            "learning_rate": float(np.asarray(self.schedule(step))),
             "pairs_per_second": self.inputs.plan.batch_size / seconds,
             "tokens_per_second": real / seconds,
             "padding_efficiency": real / self.maker.padded_tokens(step),

@@ -42,6 +42,7 @@ def build_model(config: Config) -> Model:
     # A contextual encoder takes its own numbers of layers for its two stages.
     layers = settings.layers if settings.kind == "biencoder" else None
     loaded = from_pretrained(folder, layers=layers, dtype=dtype)
+    _check_lengths(config, loaded)
     if isinstance(loaded, ContextualEncoder):
         if settings.kind != "contextual":
             raise ValueError(
@@ -63,6 +64,21 @@ def build_model(config: Config) -> Model:
         first_stage_layers=settings.first_stage_layers or settings.layers,
         sequence_dropout=settings.sequence_dropout,
     )
+
+
+def _check_lengths(config: Config, model: Model) -> None:
+    """Refuses texts that are longer than an encoder's learned positions."""
+    contextual = isinstance(model, ContextualEncoder)
+    encoder = model.backbone if contextual else model.encoder
+    most = getattr(encoder.config, "max_position_embeddings", None)
+    for side in ("query", "document", "context"):
+        limit = getattr(config.tokens, side)
+        if most and limit is not None and limit.max_length > most:
+            raise ValueError(
+                f"tokens.{side}.max_length is {limit.max_length}, but "
+                f"{config.model.encoder} has learned {most} positions; set it to "
+                f"{most} or less"
+            )
 
 
 def initial_params(config: Config, model: Model) -> Any:
