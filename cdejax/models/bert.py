@@ -10,7 +10,8 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from cdejax.models.attention import SelfAttention
 from cdejax.models.encoder import Encoder
-from cdejax.models.layers import AnyArray, LayerNorm, Linear, Rotary, gelu, normal
+from cdejax.models.layers import LayerNorm, Linear, Rotary, gelu, normal
+from cdejax.typing import AnyArray
 
 
 @dataclass(frozen=True)

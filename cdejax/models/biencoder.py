@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from cdejax.models.encoder import Encoder
-from cdejax.models.layers import AnyArray, Head, gelu
+from cdejax.models.layers import Head, gelu
 from cdejax.models.pooling import (
     Pooling,
     check_pooling,
@@ -19,6 +19,7 @@ from cdejax.models.pooling import (
     text_positions,
     token_mask,
 )
+from cdejax.typing import AnyArray
 
 
 class BiEncoder(nnx.Module):

@@ -16,8 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cdejax.models.biencoder import BiEncoder
 from cdejax.models.encoder import Encoder, copy_encoder
-from cdejax.models.layers import AnyArray, Head, normal
+from cdejax.models.layers import Head, normal
 from cdejax.models.pooling import Pooling, pool, text_positions, token_mask
+from cdejax.typing import AnyArray
 
 
 @dataclass(frozen=True)

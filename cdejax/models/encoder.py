@@ -12,7 +12,8 @@ from flax import nnx
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from cdejax.models.attention import compact, fused_kernel
-from cdejax.models.layers import AnyArray, LayerNorm, Rotary, normal
+from cdejax.models.layers import LayerNorm, Rotary, normal
+from cdejax.typing import AnyArray
 
 E = TypeVar("E", bound="Encoder")
 

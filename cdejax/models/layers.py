@@ -10,13 +10,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
 Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]
-AnyArray = jax.Array | np.ndarray
-"""Public calls take NumPy and JAX arrays alike."""
 Rotary = tuple[jax.Array, jax.Array]
 
 

@@ -8,16 +8,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from cdejax.models.attention import length_mask
-from cdejax.models.layers import AnyArray
+from cdejax.typing import AnyArray
 
 Pooling = Literal["mean", "cls", "last"]
 
 
 def check_pooling(pooling: str) -> Pooling:
     """Returns the name of a pooling; ValueError for an unknown one."""
-    if pooling not in get_args(Pooling):
-        raise ValueError(f"pooling {pooling!r} is not one of {get_args(Pooling)}")
-    return pooling  # type: ignore[return-value]
+    for known in get_args(Pooling):
+        if pooling == known:
+            return known
+    raise ValueError(f"pooling {pooling!r} is not one of {get_args(Pooling)}")
 
 
 def token_mask(

@@ -15,15 +15,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from cdejax.typing import AnyArray
+
 
 class Chunks(NamedTuple):
     """Right-padded texts of one width, in chunks."""
 
-    ids: Int[Array, "chunks chunk width"]
+    ids: Int[AnyArray, "chunks chunk width"]
     """Token ids."""
-    lengths: Int[Array, "chunks chunk"]
+    lengths: Int[AnyArray, "chunks chunk"]
     """Real tokens of each text (1 for rows that only fill up the last chunk)."""
-    rows: Int[Array, "chunks chunk"]
+    rows: Int[AnyArray, "chunks chunk"]
     """Number of the text in the global batch, for random keys of its own."""
 
 

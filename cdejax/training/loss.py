@@ -15,6 +15,7 @@ from cdejax.training.relation import (
     QueryRows,
     relate,
 )
+from cdejax.typing import AnyArray
 
 _NEVER = -1e30
 """Logit of a cell that is out of the denominator: finite, so no gradient is NaN."""
@@ -43,16 +44,16 @@ class _Sums(NamedTuple):
     masked: Int[Array, "queries"]
 
 
-def normalize(vectors: Float[Array, "*rows dim"]) -> Float[Array, "*rows dim"]:
+def normalize(vectors: Float[AnyArray, "*rows dim"]) -> Float[Array, "*rows dim"]:
     """Rows divided by their L2 norm, in float32 (a zero row stays zero)."""
-    vectors = vectors.astype(jnp.float32)
+    vectors = jnp.asarray(vectors, jnp.float32)
     square = jnp.sum(vectors * vectors, -1, keepdims=True)
     return vectors * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
 
 
 def info_nce(
-    query_vectors: Float[Array, "queries dim"],
-    document_vectors: Float[Array, "documents dim"],
+    query_vectors: Float[AnyArray, "queries dim"],
+    document_vectors: Float[AnyArray, "documents dim"],
     queries: QueryRows,
     documents: DocumentColumns,
     *,

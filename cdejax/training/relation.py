@@ -10,7 +10,9 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
+
+from cdejax.typing import AnyArray
 
 Duplicates = Literal["ignore", "positive"]
 
@@ -22,45 +24,45 @@ out of differently ordered float32 sums, and ties have to be masked."""
 class QueryRows(NamedTuple):
     """What the relation needs to know of each query."""
 
-    row: Int[Array, "queries"]
+    row: Int[AnyArray, "queries"]
     """Row of the global batch; the query's own positive carries the same number."""
-    query: Int[Array, "queries"]
+    query: Int[AnyArray, "queries"]
     """Id of the query's text."""
-    document: Int[Array, "queries"]
+    document: Int[AnyArray, "queries"]
     """Id of its positive's text."""
-    known: Int[Array, "queries known"]
+    known: Int[AnyArray, "queries known"]
     """Ids of further documents known to answer the query, filled up with -1."""
-    teacher: Float[Array, "queries teacher"]
+    teacher: Float[AnyArray, "queries teacher"]
     """Surrogate vector of the query (dimension 0: no surrogate)."""
-    positive_teacher: Float[Array, "queries teacher"]
+    positive_teacher: Float[AnyArray, "queries teacher"]
     """Surrogate vector of its positive."""
 
 
 class DocumentColumns(NamedTuple):
     """What the relation needs to know of each document."""
 
-    row: Int[Array, "documents"]
+    row: Int[AnyArray, "documents"]
     """Row of the global batch that the document belongs to."""
-    query: Int[Array, "documents"]
+    query: Int[AnyArray, "documents"]
     """Id of that row's query text."""
-    document: Int[Array, "documents"]
+    document: Int[AnyArray, "documents"]
     """Id of the document's text."""
-    positive: Bool[Array, "documents"]
+    positive: Bool[AnyArray, "documents"]
     """Whether it is that row's positive (and not one of its hard negatives)."""
-    real: Bool[Array, "documents"]
+    real: Bool[AnyArray, "documents"]
     """False for columns that only fill up a shape: no query sees them."""
-    teacher: Float[Array, "documents teacher"]
+    teacher: Float[AnyArray, "documents teacher"]
     """Surrogate vector of the document."""
 
 
 class Cells(NamedTuple):
     """The relation of some queries to some documents."""
 
-    own: Bool[Array, "queries documents"]
+    own: Bool[AnyArray, "queries documents"]
     """The document is the row's own positive."""
-    positive: Bool[Array, "queries documents"]
+    positive: Bool[AnyArray, "queries documents"]
     """The document counts as a positive."""
-    ignored: Bool[Array, "queries documents"]
+    ignored: Bool[AnyArray, "queries documents"]
     """The document is neither positive nor negative: out of the denominator."""
 
 
@@ -98,7 +100,7 @@ def relate(
 
 def _reaches_positive(
     queries: QueryRows, documents: DocumentColumns, margin: float
-) -> Bool[Array, "queries documents"]:
+) -> Bool[AnyArray, "queries documents"]:
     if queries.teacher.shape[-1] == 0:
         raise ValueError(
             f"false_negative_margin is {margin}, but there are no surrogate vectors. "

@@ -18,15 +18,18 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from cdejax.models import ContextualEncoder
+from cdejax.models import BiEncoder, ContextualEncoder
 from cdejax.training.batches import Batch
 from cdejax.training.cache import Chunks, encode_cached
 from cdejax.training.loss import QueryTerms, info_nce
 from cdejax.training.relation import Duplicates
+from cdejax.typing import AnyArray, Device
 
 AXIS = "data"
 Params = Any
 """Pytree of parameters, as `nnx.split` gives it."""
+Encode = Callable[[Chunks, int], Float[Array, "chunk dim"]]
+"""Embeds one chunk of queries (side 0) or documents (side 1)."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class State(NamedTuple):
     step: Int[Array, ""]
 
 
-def data_mesh(devices: list[jax.Device] | None = None) -> Mesh:
+def data_mesh(devices: list[Device] | None = None) -> Mesh:
     """A mesh of the given devices (default: all) along `data`."""
     devices = jax.devices() if devices is None else devices
     return jax.make_mesh((len(devices),), (AXIS,), devices=devices)
@@ -148,9 +151,7 @@ def _local_loss(
     if isinstance(model, ContextualEncoder):
         encode = _two_stages(model, batch, key, settings.sequence_dropout)
     else:
-
-        def encode(chunk: Chunks, side: int) -> Array:
-            return model(chunk.ids, lengths=chunk.lengths)
+        encode = _one_stage(model)
 
     def embed(groups: tuple[Chunks, ...], side: int, count: int) -> Array:
         return encode_cached(lambda chunk: encode(chunk, side), groups)[:count]
@@ -172,9 +173,17 @@ def _local_loss(
     return _means(terms, documents.shape[0] * devices, devices)
 
 
+def _one_stage(model: BiEncoder) -> Encode:
+    def only(chunk: Chunks, side: int) -> Float[Array, "chunk dim"]:
+        del side  # prompts are in the ids
+        return model(chunk.ids, lengths=chunk.lengths)
+
+    return only
+
+
 def _two_stages(
     model: ContextualEncoder, batch: Batch, key: Array, dropout: float
-) -> Callable[[Chunks, int], Float[Array, "chunk dim"]]:
+) -> Encode:
     """Runs the first stage on this device's share; returns the second, given all.
 
     The context is one set for all queries and documents of the global batch. Its
@@ -200,7 +209,7 @@ def _two_stages(
 
 
 def sequence_dropout(
-    key: Array, rows: Int[Array, "chunk"], size: int, probability: float
+    key: Array, rows: Int[AnyArray, "chunk"], size: int, probability: float
 ) -> Bool[Array, "chunk context"]:
     """Context positions that each text sees as the null vector, by its own key."""
     draw = lambda row: jax.random.bernoulli(  # noqa: E731

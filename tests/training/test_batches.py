@@ -1,6 +1,7 @@
 """What a step holds: the plan's rows, whatever the devices, threads and hosts."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -48,7 +49,7 @@ def test_holds_the_same_texts_on_any_devices(devices, chunk):
         rows = one.plan.rows(step)
         tokens, table = one.tokens, one.pairs.train
         for row, text in texts_of(whole.query, 16, 1).items():
-            assert text == tuple(tokens.queries[table.query[rows[row]]])
+            assert text == tuple(tokens.queries[int(table.query[rows[row]])])
         order = np.argsort(whole.document_columns.row, kind="stable")
         other = np.argsort(split.document_columns.row, kind="stable")
         for a, b in zip(whole.document_columns, split.document_columns, strict=True):
@@ -130,7 +131,7 @@ def test_loader_gives_pure_functions_of_the_step(threads):
 
 def test_known_positives_beyond_the_batch():
     """Query 0 is answered by 10, 11 and 12; query 1 by 20 alone."""
-    pairs = SimpleNamespace(
+    pairs: Any = SimpleNamespace(
         train=SimpleNamespace(
             query=np.array([0, 0, 0, 1]), document=np.array([0, 1, 2, 3])
         ),

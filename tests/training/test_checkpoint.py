@@ -16,6 +16,12 @@ def state_on(devices, value=1.0):
     return mesh, jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
 
 
+def read(folder, like, mesh):
+    found = Checkpoints(folder, keep=2).restore_latest(like, mesh)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("devices", [1, 4, 8])
 def test_written_on_eight_devices_read_on_others(tmp_path, devices):
     _, written = state_on(8, 0.1)
@@ -23,7 +29,7 @@ def test_written_on_eight_devices_read_on_others(tmp_path, devices):
     checkpoints.save(5, written)
     checkpoints.close()
     mesh, like = state_on(devices, 0.0)
-    step, found = Checkpoints(tmp_path, keep=2).restore_latest(like, mesh)
+    step, found = read(tmp_path, like, mesh)
     assert step == 5
     for name in written:
         np.testing.assert_array_equal(found[name], written[name])
@@ -64,6 +70,6 @@ def test_best_keeps_the_highest_score(tmp_path):
     assert again.score == 0.5
     again.offer(4, 0.3, state_on(1, 0.3)[1])
     again.close()
-    step, found = Checkpoints(tmp_path, keep=1).restore_latest(state_on(1)[1], mesh)
+    step, found = read(tmp_path, state_on(1)[1], mesh)
     assert step == 2
     np.testing.assert_allclose(found["w"], 0.5)

@@ -1,5 +1,7 @@
 """Learning rates against their formulas; who decays."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ from cdejax.training.optimizer import decays, learning_rate, make_optimizer
 def rates(schedule, warmup=4, total=20):
     config = TrainingConfig(learning_rate=0.1, schedule=schedule, warmup_steps=warmup)
     rate = learning_rate(config, total)
-    return np.array([float(rate(step)) for step in range(total)])
+    return np.array([np.asarray(rate(step)) for step in range(total)])
 
 
 def test_schedules_follow_their_formulas():
@@ -40,7 +42,7 @@ def test_only_matrices_decay():
     config = TrainingConfig(learning_rate=0.1, weight_decay=0.5, schedule="constant")
     optimizer = make_optimizer(config, 10)
     nothing = jax.tree.map(jnp.zeros_like, params)
-    updates, _ = optimizer.update(nothing, optimizer.init(params), params)
+    updates: Any = optimizer.update(nothing, optimizer.init(params), params)[0]
     np.testing.assert_allclose(updates["kernel"], -0.1 * 0.5 * np.ones((2, 2)))
     np.testing.assert_array_equal(updates["bias"], 0)
 

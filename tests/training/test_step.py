@@ -175,6 +175,7 @@ def _block_flops(block, table):
             total += sum(_elements(out)) * inner
         elif match := re.search(r" while\(.*body=%?([\w.\-]+)", line):
             trips = re.search(r'known_trip_count":{"n":"(\d+)"', line)
+            assert trips is not None
             total += int(trips.group(1)) * _block_flops(table[match.group(1)], table)
         elif match := re.search(r"(?:calls|to_apply)=%?([\w.\-]+)", line):
             total += _block_flops(table[match.group(1)], table)

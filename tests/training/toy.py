@@ -92,9 +92,9 @@ def make_model(kind, context=8):
     if kind == "biencoder":
         model = BiEncoder(Bert(BertConfig(**sizes), rngs))
     else:
-        encoders = [NomicBert(NomicBertConfig(**sizes), rngs) for _ in range(2)]
+        first, second = (NomicBert(NomicBertConfig(**sizes), rngs) for _ in range(2))
         config = ContextualConfig(context_size=context)
-        model = ContextualEncoder(config, *encoders, rngs)
+        model = ContextualEncoder(config, first, second, rngs)
     graphdef, params = nnx.split(model)
     keys = iter(jax.random.split(jax.random.key(1), 500))
     noisy = lambda x: x + 0.02 * jax.random.normal(next(keys), x.shape)  # noqa: E731
@@ -106,7 +106,7 @@ def plain_loss(graphdef, params, maker, step, key, settings):
     rows, tokens = maker._rows(step), maker.tokens
     two_stage = isinstance(nnx.merge(graphdef, params), ContextualEncoder)
     first, second, single = _text_functions(graphdef)
-    context = None
+    context = jnp.zeros((0, HIDDEN))
     if two_stage:
         texts = [tokens.context[int(i)] for i in rows.context]
         context = jnp.stack([first(params, text) for text in texts])
