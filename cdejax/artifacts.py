@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import errno
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -68,8 +70,12 @@ def hash_files(*paths: str | Path) -> str:
     return digest.hexdigest()
 
 
+@functools.cache
 def code_version(*parts: str) -> str:
-    """Hash of the package's source under the given parts (folders or files)."""
+    """Hash of the package's source under the given parts (folders or files).
+
+    Taken once per process: source that is edited during a run is not what it runs.
+    """
     files = []
     for part in parts:
         path = _PACKAGE / part
@@ -86,6 +92,42 @@ def write_json(path: str | Path, value: Any) -> None:
     os.replace(temporary, path)
 
 
+def read_json(path: str | Path) -> Any:
+    """Reads what `write_json` wrote; ValueError if it is missing or damaged."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from None
+
+
+def load_array(path: str | Path) -> np.ndarray:
+    """Maps a `.npy` of ours into memory; ValueError if it is missing or damaged."""
+    try:
+        try:
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        except ValueError:  # an empty array cannot be mapped
+            return np.load(path, allow_pickle=False)
+    except (OSError, EOFError, ValueError) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: str | Path, error: Exception) -> ValueError:
+    reason = getattr(error, "strerror", None) or error
+    return ValueError(
+        f"{path}: missing or damaged ({reason}). Remove the folder that it belongs to "
+        "and run the stage again."
+    )
+
+
+def explain(error: OSError) -> str:
+    """What the operating system refused, and what to do about it."""
+    what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if full:
+        return f"{what}. Free some space or choose another `output` folder."
+    return f"{what}. Check that it is there and may be read and written."
+
+
 def read_manifest(folder: str | Path) -> dict[str, Any]:
     """Reads an artefact's manifest; ValueError where the folder is not one."""
     path = Path(folder) / MANIFEST
@@ -94,7 +136,10 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
             f"{folder}: not a finished artefact (no {MANIFEST}). "
             "Run the stage that writes it, or give another folder."
         )
-    return json.loads(path.read_text(encoding="utf-8"))
+    manifest = read_json(path)
+    if not isinstance(manifest, dict):
+        raise _damaged(path, ValueError("no JSON object"))
+    return manifest
 
 
 @contextlib.contextmanager
@@ -155,11 +200,11 @@ def run_stage(
     """
     key = fingerprint({"stage": stage, "spec": spec, "code": code_version(*code)})
     folder = Path(root) / f"{stage}-{key}"
-    if (folder / MANIFEST).is_file():
+    if _finished(folder, key):
         return folder
     partial = Path(root) / f".{folder.name}.partial"
     with exclusive(partial):
-        if (folder / MANIFEST).is_file():  # finished while we waited for the lock
+        if _finished(folder, key):  # while we waited for the lock
             shutil.rmtree(partial)
             return folder
         if not resumable:
@@ -179,12 +224,24 @@ def run_stage(
             write_json(partial / MANIFEST, manifest)
         except OSError as error:
             raise ValueError(
-                f"{partial}: writing the {stage} stage failed: {error}. "
-                "Free some space or choose another `output` folder."
+                f"{partial}: the {stage} stage failed: {explain(error)}"
             ) from error
-        (partial / ".lock").unlink()
-        os.replace(partial, folder)
+        os.replace(partial, folder)  # locked until now: another run cannot empty it
+        (folder / ".lock").unlink()
     return folder
+
+
+def _finished(folder: Path, key: str) -> bool:
+    """Whether a stage's folder is there; ValueError if it holds something else."""
+    if not (folder / MANIFEST).is_file():
+        return False
+    found = read_manifest(folder).get("fingerprint")
+    if found != key:
+        raise ValueError(
+            f"{folder}: its {MANIFEST} was edited (fingerprint {found}, not {key}). "
+            "Remove the folder, so that the stage runs again."
+        )
+    return True
 
 
 def artifact_fingerprint(folder: str | Path) -> str:

@@ -85,6 +85,30 @@ class Stages:
         clusters = self.clusters() if clustered else None
         return plan_stage(self.config, self.folder, self.pairs(), clusters)
 
+    def hardness(self) -> Path:
+        """Numbers and a picture of how hard the plan's batches are."""
+        from cdejax.clustering.hardness import hardness_report
+        from cdejax.clustering.kmeans import Clusters
+        from cdejax.clustering.plan import Plan
+        from cdejax.clustering.vectors import Vectors
+        from cdejax.data.pairs import Pairs
+
+        folders = [self.pairs(), self.vectors(), self.clusters(), self.plan()]
+        margin = self.config.training.false_negative_margin
+        spec = {"seed": self.config.seed, "margin": margin}
+        spec |= {path.name: artifacts.artifact_fingerprint(path) for path in folders}
+
+        def build(folder: Path) -> dict[str, Any]:
+            kinds = (Pairs, Vectors, Clusters, Plan)
+            opened = [
+                kind.open(path) for kind, path in zip(kinds, folders, strict=True)
+            ]
+            return hardness_report(self.config, *opened, folder)
+
+        return artifacts.run_stage(
+            self.folder, "hardness", spec, build, code=("clustering",)
+        )
+
     def needs_vectors(self) -> bool:
         """Whether training masks false negatives."""
         return self.config.training.false_negative_margin is not None

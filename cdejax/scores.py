@@ -113,7 +113,8 @@ def report_recipe(config: Config) -> RenderableType:
     lines = [f"{kind}: {path}" for kind, path in paths.items()]
     for name, resolved in variants_of(config).items():
         if resolved.plan.kind == "clustered":
-            lines.append(f"hardness of {name}: {_hardness(name, resolved)}")
+            picture = Stages(resolved).hardness() / "hardness.png"
+            lines.append(f"hardness of {name}: {picture}")
         export = root_of(config) / name / "export"
         if export.is_dir():
             lines.append(f"export of {name}: {export}")
@@ -167,27 +168,3 @@ def _collections_hash(config: Config) -> str:
     hashed = artifacts.hash_files(*folders)
     pairs = artifacts.artifact_fingerprint(Stages(config).pairs())
     return artifacts.fingerprint([hashed, pairs, config.evaluation.collections])
-
-
-def _hardness(name: str, config: Config) -> Path:
-    """Writes the hardness report of a variant's plan; the picture."""
-    from cdejax.clustering.hardness import hardness_report
-    from cdejax.clustering.kmeans import Clusters
-    from cdejax.clustering.plan import Plan
-    from cdejax.clustering.vectors import Vectors
-    from cdejax.data.pairs import Pairs
-
-    stages = Stages(config)
-    plan = stages.plan()
-    folder = root_of(config) / "report" / f"hardness-{name}"
-    picture = folder / "hardness.png"
-    if not picture.is_file():
-        hardness_report(
-            config,
-            Pairs.open(stages.pairs()),
-            Vectors.open(stages.vectors()),
-            Clusters.open(stages.clusters()),
-            Plan.open(plan),
-            folder,
-        )
-    return picture

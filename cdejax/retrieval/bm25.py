@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ class BM25:
     def __init__(self, documents: Sequence[str], k1: float = 0.9, b: float = 0.4):
         import bm25s
 
+        logging.getLogger("bm25s").setLevel(logging.WARNING)
         if len(documents) == 0:
             raise ValueError("no documents to search in")
         self._count = len(documents)
