@@ -158,6 +158,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # e.g. `cdejax search … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except OSError as error:
+        from cdejax.artifacts import explain
+
+        _fail(explain(error))
     except KeyboardInterrupt:
         sys.stderr.write("cdejax: interrupted\n")
         raise SystemExit(130) from None

@@ -8,17 +8,24 @@ from pathlib import Path
 _PACKAGE = "package:"
 
 
-def resolve_folder(name: str | Path) -> Path:
+def resolve_folder(name: str | Path, setting: str = "") -> Path:
     """Returns the folder that `name` stands for.
 
     Args:
       name: a folder, or `package:MODULE/FOLDER` for a folder inside an installed
         package (which is found, not imported).
+      setting: dotted name of the setting that names it, for the message.
 
     Raises:
       ValueError: there is no such folder, or the package is not installed.
     """
-    text = str(name)
+    try:
+        return _find(str(name))
+    except ValueError as error:
+        raise ValueError(f"{setting}: {error}" if setting else str(error)) from None
+
+
+def _find(text: str) -> Path:
     if text.startswith(_PACKAGE):
         return _inside_package(text)
     folder = Path(text).expanduser()

@@ -44,7 +44,7 @@ class Clusters:
         """Maps a finished clusters artefact; ValueError if it is not one."""
         artifacts.read_manifest(folder)
         names = ("cluster", "centroid", "cluster_domain")
-        return cls(*(np.load(Path(folder) / f"{name}.npy", "r") for name in names))
+        return cls(*(artifacts.load_array(Path(folder) / f"{n}.npy") for n in names))
 
 
 def clusters_stage(

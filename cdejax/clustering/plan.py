@@ -45,14 +45,21 @@ class Plan:
           ValueError: no plan artefact, or one made for other pairs.
         """
         manifest = artifacts.read_manifest(folder)
-        made_for = manifest["spec"].get("pairs")
+        made_for = manifest.get("spec", {}).get("pairs")
         if pairs is not None and made_for != pairs:
             raise ValueError(
                 f"{folder}: the plan was made for pairs {made_for}, not for {pairs}; "
                 "its row numbers mean other texts. Run the plan stage again."
             )
-        files = sorted(Path(folder).glob("epoch-*.npy"))
-        return cls([np.load(file, mmap_mode="r") for file in files], made_for)
+        epochs = _load_epochs(Path(folder))
+        planned = manifest.get("counts", {}).get("steps")
+        if planned != (found := [len(steps) for steps in epochs]):
+            raise ValueError(
+                f"{folder}: holds epochs of {found} steps, but its manifest says "
+                f"{planned}. Files were removed or changed: remove the folder, so that "
+                "the plan is made again."
+            )
+        return cls(epochs, made_for)
 
     @property
     def batch_size(self) -> int:
@@ -160,7 +167,11 @@ def make_groups(
     """
     batch = settings.batch_size
     if settings.kind == "shuffled":
-        check_sizes(["all"], [len(group)], batch, "error")
+        if len(group) < batch:
+            raise ValueError(
+                f"plan.batch_size: {batch} is more than the {len(group)} training "
+                "pairs; lower it or bring more pairs."
+            )
         return [Group.whole("all", np.arange(len(group)))]
     sizes = np.bincount(group, minlength=len(names))
     made = []
@@ -220,7 +231,7 @@ def _write_epochs(
 
 
 def _load_epochs(folder: Path) -> list[np.ndarray]:
-    return [np.load(file, "r") for file in sorted(folder.glob("epoch-*.npy"))]
+    return [artifacts.load_array(file) for file in sorted(folder.glob("epoch-*.npy"))]
 
 
 def _epoch_file(folder: Path, epoch: int) -> Path:

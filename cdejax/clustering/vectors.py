@@ -39,7 +39,8 @@ class Vectors:
     def open(cls, folder: str | Path) -> Vectors:
         """Maps a finished vectors artefact; ValueError if it is not one."""
         artifacts.read_manifest(folder)
-        return cls(*(np.load(Path(folder) / f"{side}.npy", "r") for side in SIDES))
+        files = (Path(folder) / f"{side}.npy" for side in SIDES)
+        return cls(*map(artifacts.load_array, files))
 
 
 def vectors_stage(config: Config, root: str | Path, pairs_folder: str | Path) -> Path:
@@ -182,7 +183,11 @@ def _from_encoder(config: Config, pairs: Pairs, _: str, folder: Path) -> dict[st
     from cdejax.embedder import load
 
     settings = config.vectors
-    embedder = load(resolve_folder(settings.encoder or ""))
+    embedder = load(resolve_folder(settings.encoder or "", "vectors.encoder"))
+    if embedder.context_size is not None:
+        raise ValueError(
+            f"vectors.encoder: {settings.encoder} is contextual; give a plain biencoder"
+        )
     for side, kind, texts in (
         ("queries", "query", pairs.queries),
         ("documents", "document", pairs.documents),
@@ -230,7 +235,8 @@ def _input_hashes(settings: VectorsConfig) -> dict[str, str]:
     if settings.method == "tfidf":
         return {}
     if settings.method == "encoder":
-        return {"encoder": artifacts.hash_files(resolve_folder(settings.encoder or ""))}
+        folder = resolve_folder(settings.encoder or "", "vectors.encoder")
+        return {"encoder": artifacts.hash_files(folder)}
     hashes = {}
     for side in SIDES:
         path = Path(getattr(settings, side))

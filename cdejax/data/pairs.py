@@ -6,7 +6,6 @@ refer to them by row number.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int, Int32, Int64
 
-from cdejax.artifacts import artifact_fingerprint, run_stage, write_json
+from cdejax.artifacts import (
+    artifact_fingerprint,
+    load_array,
+    read_json,
+    run_stage,
+    write_json,
+)
 from cdejax.config import Config, DataConfig
 from cdejax.data.collect import Collection, TextTable, collect
 from cdejax.data.ragged import Ragged, RaggedWriter, TextRows, write_texts
@@ -92,7 +97,7 @@ class Pairs:
             _load(folder, "document_content"),
             _load(folder, "query_domain"),
             _load(folder, "document_domain"),
-            json.loads(names.read_text(encoding="utf-8")),
+            read_json(names),
             PairTable.open(folder / "train"),
             PairTable.open(folder / "heldout"),
         )
@@ -312,13 +317,10 @@ def _load(folder: Path, name: str) -> np.ndarray:
     file = folder / f"{name}.npy"
     if not file.is_file():
         raise ValueError(f"{folder}: not a whole pairs artefact ({file.name} missing).")
-    try:
-        return np.load(file, mmap_mode="r", allow_pickle=False)
-    except ValueError:  # an empty array cannot be mapped
-        return np.load(file, allow_pickle=False)
+    return load_array(file)
 
 
 def _load_ids(file: Path, rows: int) -> list[str | None]:
     if not file.is_file():
         return [None] * rows
-    return json.loads(file.read_text(encoding="utf-8"))
+    return read_json(file)

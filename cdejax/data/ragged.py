@@ -30,7 +30,7 @@ class Ragged(Sequence[np.ndarray]):
         dtype_file = folder / "dtype"
         if not dtype_file.is_file():
             raise ValueError(f"{folder}: no ragged rows there (file `dtype` missing)")
-        dtype = np.dtype(dtype_file.read_text().strip())
+        dtype = _dtype(dtype_file)
         offsets = _map(folder / OFFSETS, np.dtype(np.int64))
         values = _map(folder / VALUES, dtype)
         if len(offsets) == 0 or offsets[-1] != len(values):
@@ -181,6 +181,17 @@ def write_texts(folder: str | Path, texts: Iterable[str], block: int = 4096) -> 
                 writer.append(pending)
                 pending.clear()
         writer.append(pending)
+
+
+def _dtype(file: Path) -> np.dtype:
+    text = file.read_text(errors="replace").strip()
+    try:
+        return np.dtype(text)
+    except TypeError:
+        raise ValueError(
+            f"{file}: {text!r:.40} is no NumPy dtype; the folder was changed, write it "
+            "again"
+        ) from None
 
 
 def _map(path: Path, dtype: np.dtype) -> np.ndarray:

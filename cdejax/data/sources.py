@@ -78,6 +78,10 @@ def top_columns(columns: ColumnsConfig, available: list[str], where: str) -> lis
       ValueError: a column is missing; the message names those that exist.
     """
     wanted = [name for name in dataclasses.astuple(columns) if name is not None]
+    if twice := sorted({f"`{a}`" for a in available if available.count(a) > 1}):
+        raise ValueError(
+            f"{where}: several columns are called {', '.join(twice)}; rename them."
+        )
     tops = {n: n if n in available else n.split(".")[0] for n in wanted}
     missing = sorted(name for name, top in tops.items() if top not in available)
     if missing:
@@ -178,7 +182,7 @@ def _read_lines(file: Path) -> Iterator[tuple[int, bytes | Problem]]:
 
 def _parse(place: str, line: bytes) -> Row | Problem:
     try:
-        return Row(place, json.loads(line.decode()))
+        return Row(place, json.loads(line.decode(), object_pairs_hook=_fields))
     except UnicodeDecodeError as error:
         byte = f"{line[error.start : error.start + 1]!r} at byte {error.start}"
         detail = f"not UTF-8 ({byte} of the line); convert the file to UTF-8"
@@ -190,6 +194,16 @@ def _parse(place: str, line: bytes) -> Row | Problem:
         return Problem(place, "not JSON", detail)
     except RecursionError:
         return Problem(place, "not JSON", "nested too deeply to be read")
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; ValueError where a name stands twice, as only one could count."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {excerpt(twice)} stands twice in one object")
+    return fields
 
 
 def _parquet(file: Path) -> Any:

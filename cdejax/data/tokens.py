@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +41,7 @@ class Tokens:
         """Maps a finished tokens artefact; ValueError if it is not one."""
         folder = Path(folder)
         artifacts.read_manifest(folder)
-        info = json.loads((folder / _INFO).read_text(encoding="utf-8"))
+        info = artifacts.read_json(folder / _INFO)
         documents = Ragged.open(folder / "documents")
         own = (folder / "context").is_dir()
         return cls(
@@ -65,7 +64,7 @@ def tokens_stage(config: Config, root: str | Path, pairs_folder: str | Path) -> 
       ValueError: no tokenizer, an unknown domain among the prefixes, or a length limit
         that leaves no room for text.
     """
-    encoder = resolve_folder(config.model.encoder)
+    encoder = resolve_folder(config.model.encoder, "model.encoder")
     tokenizer = Tokenizer.load(encoder)
     spec = {
         "tokens": config.tokens,

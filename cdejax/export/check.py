@@ -55,8 +55,8 @@ def check_export(embedder: Embedder, folder: str | Path) -> float:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise ValueError(
-                f"{folder}: the export cannot be loaded in a fresh process:\n"
-                f"{done.stderr.strip()}"
+                f"{folder}: the export cannot be loaded in a fresh process: "
+                f"{done.stderr.strip().splitlines()[-1]}"
             )
         theirs = np.load(out)
     difference = float(np.abs(ours - theirs).max())

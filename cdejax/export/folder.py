@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -12,7 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from cdejax.artifacts import exclusive, fingerprint, hash_files, jsonable, write_json
+from cdejax.artifacts import (
+    exclusive,
+    explain,
+    fingerprint,
+    hash_files,
+    jsonable,
+    read_json,
+    write_json,
+)
 from cdejax.export.card import model_card
 from cdejax.export.configs import (
     contextual_config,
@@ -85,8 +92,7 @@ def export_model(
             return _finish(partial, folder, type(model).__name__)
         except OSError as error:
             raise ValueError(
-                f"{partial}: writing the export failed: {error}. "
-                "Free some space or choose another folder."
+                f"{partial}: writing the export failed: {explain(error)}"
             ) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -203,18 +209,24 @@ def _finish(partial: Path, folder: Path, kind: str) -> Path:
     marker = {"kind": kind, "fingerprint": key, "version": packages.version("cdejax")}
     write_json(partial / MARKER, marker)
     if folder.is_dir() and any(folder.iterdir()):
-        _check_same(folder, key)
+        _check_same(folder, key, content)
         return folder
-    (partial / ".lock").unlink()
-    os.replace(partial, folder)
+    os.replace(partial, folder)  # locked until now: another run cannot clear it
+    (folder / ".lock").unlink()
     return folder
 
 
-def _check_same(folder: Path, key: str) -> None:
-    held = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    if held.get("fingerprint") != key:
+def _check_same(folder: Path, key: str, content: Mapping[str, str]) -> None:
+    held = read_json(folder / MARKER)
+    found = held.get("fingerprint") if isinstance(held, dict) else None
+    if found != key:
         raise ValueError(
             f"{folder}: holds the export of another model or of other settings "
-            f"(fingerprint {held.get('fingerprint')}, this one is {key}). "
+            f"(fingerprint {found}, this one is {key}). "
             "Remove it or give another folder."
+        )
+    if gone := [name for name in content if not (folder / name).is_file()]:
+        raise ValueError(
+            f"{folder}: {', '.join(gone)} was removed from the export. Remove the "
+            "folder to export again."
         )

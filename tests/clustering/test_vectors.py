@@ -141,6 +141,8 @@ def test_a_killed_run_goes_on_behind_its_last_block(tmp_path):
 
 def test_encoder_vectors_are_those_of_the_embedder(tmp_path, pairs_folder, monkeypatch):
     class Embedder:
+        context_size = None
+
         def encode(self, texts, kind, batch_size):
             assert len(texts) <= 16 * batch_size
             lengths = [len(text) for text in texts]
