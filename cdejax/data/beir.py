@@ -48,12 +48,7 @@ def read_collection(path: str | Path, split: str | None = None) -> Collection:
         used twice; a judgment names an unknown id; no query has a positive judgment.
     """
     folder, split = _folder_split(str(path), split or "test")
-    report = Report()
-    documents = _read_texts(folder, "corpus", report, empty=True)
-    queries = _read_texts(folder, "queries", report)
-    judgments = _read_judgments(folder, split, report)
-    _check_ids(judgments, queries, documents, report)
-    report.stop("error", "Mend them, or write the collection again.")
+    documents, queries, judgments = _read_folder(folder, split)
     qrels: dict[str, dict[str, int]] = {}
     for judgment in judgments:
         grades = qrels.setdefault(judgment.query_id, {})
@@ -85,12 +80,7 @@ def read_beir_pairs(folder: Path, split: str) -> Reading:
     Raises:
       ValueError: as `read_collection`.
     """
-    report = Report()
-    documents = _read_texts(folder, "corpus", report, empty=True)
-    queries = _read_texts(folder, "queries", report)
-    judgments = _read_judgments(folder, split, report)
-    _check_ids(judgments, queries, documents, report)
-    report.stop("error", "Mend them, or write the collection again.")
+    documents, queries, judgments = _read_folder(folder, split)
     positive = [judgment for judgment in judgments if judgment.grade > 0]
     columns = ColumnsConfig(query_id="query_id", document_id="document_id")
     return Reading(_pairs(positive, queries, documents), columns, len(positive))
@@ -125,6 +115,19 @@ def _find(folder: Path, name: str) -> Path:
         f"{folder}: no {name}.jsonl or {name}.jsonl.gz there (it holds {held}); "
         "a BEIR folder needs corpus, queries and qrels."
     )
+
+
+def _read_folder(
+    folder: Path, split: str
+) -> tuple[dict[str, str], dict[str, str], list[Judgment]]:
+    """Documents, queries and judgments; ValueError lists all bad rows of all files."""
+    report = Report()
+    documents = _read_texts(folder, "corpus", report, empty=True)
+    queries = _read_texts(folder, "queries", report)
+    judgments = _read_judgments(folder, split, report)
+    _check_ids(judgments, queries, documents, report)
+    report.stop("error", "Mend them, or write the collection again.")
+    return documents, queries, judgments
 
 
 def _read_texts(

@@ -192,7 +192,10 @@ class Report:
                 stream.write("\n".join(lines) + "\n")
 
     def stop(self, on_invalid: str, advice: str = _ADVICE) -> None:
-        """Raises ValueError, ending in `advice`, if the problems must stop the run."""
+        """Raises ValueError if the problems must stop the run.
+
+        The message ends in `advice`, unless a problem is one that no mended row mends.
+        """
         if not (self.fatal or (self.bad_rows and on_invalid == "error")):
             return
         total = sum(self.kinds.values())
@@ -202,9 +205,7 @@ class Report:
             where = f"; all are in {self.file}" if self.file else ""
             lines.append(f"… and {total - len(self.shown):,} more{where}")
         if not self.fatal:
-            lines.append(
-                "Mend these rows, or set `on_invalid: skip` to leave them out."
-            )
+            lines.append(advice)
         raise ValueError("\n".join(lines))
 
 
