@@ -241,7 +241,7 @@ class ModelConfig:
     layers: int | None = None
     """Keep the encoder's first layers only."""
     first_stage_layers: int | None = None
-    """contextual: the same for the first stage."""
+    """contextual: the same for the first stage (default: `layers`)."""
     pooling: Literal["mean", "cls", "last"] = "mean"
     """Pooling of token states."""
     head: Literal["none", "mlp"] = "none"
@@ -255,7 +255,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "layers", "first_stage_layers", "context_size")
-        _at_least(self, 0, "soft_tokens")
+        _at_least(self, 1, "soft_tokens")
         _share(self, "sequence_dropout")
 
 
@@ -342,7 +342,8 @@ class EvaluationConfig:
     """Resamples for the 95 % paired-bootstrap intervals."""
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "batch_size", "bootstrap")
+        _at_least(self, 1, "batch_size")
+        _at_least(self, 2, "bootstrap")
 
 
 @dataclass(frozen=True)

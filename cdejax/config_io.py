@@ -1,4 +1,4 @@
-"""Recipes in and out: YAML and command-line overrides to `Config`, `Config` to YAML."""
+"""Recipes: YAML and command-line overrides to `Config`."""
 
 from __future__ import annotations
 
@@ -85,16 +85,6 @@ def variant(config: Config, name: str) -> Config:
         raise ValueError(f"variant {name}: {dotted}: {error}") from None
 
 
-def to_dict(config: Any) -> dict[str, Any]:
-    """The configuration as plain mappings, lists and scalars."""
-    return jsonable(config)
-
-
-def to_yaml(config: Config) -> str:
-    """The configuration as YAML that `load_config` reads back."""
-    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
-
-
 def parse_overrides(assignments: Iterable[str]) -> dict[str, Any]:
     """Nested overrides from `section.key=value` texts; values are read as YAML.
 
@@ -160,7 +150,7 @@ def _apply(config: Config, name: str) -> Config:
     for key in _SHARED_BY_VARIANTS:
         if key in changes:
             raise _Bad((key,), "is shared by all variants; set it at the top level")
-    base = _without(to_dict(config), ("variants",))
+    base = _without(jsonable(config), ("variants",))
     return _build(Config, _merge(base, changes), ())
 
 

@@ -66,31 +66,6 @@ def per_query(
     return out
 
 
-def ndcg(
-    ids: Int[np.ndarray, "queries k"],
-    grades: Sequence[Mapping[int, int]],
-    cutoff: int = 10,
-) -> Float[np.ndarray, "queries"]:
-    """nDCG by its formula, for loops that evaluate often; equals ir-measures'.
-
-    `sum_r grade_r / log2(r + 1)` over the first `cutoff` ranks, divided by the same sum
-    of the best possible order (Järvelin and Kekäläinen 2002; trec_eval's linear gains).
-
-    Args:
-      ids: document positions, best first; -1 ends a list early.
-      grades: {document position: grade} of every query, at least one above 0.
-      cutoff: ranks that count.
-    """
-    discount = 1 / np.log2(np.arange(2, cutoff + 2))
-    out = np.zeros(len(ids))
-    for row, grade in enumerate(grades):
-        gains = [grade.get(int(i), 0) for i in ids[row, :cutoff]]
-        ideal = sorted(grade.values(), reverse=True)[:cutoff]
-        best = np.dot(np.maximum(ideal, 0), discount[: len(ideal)])
-        out[row] = np.dot(np.maximum(gains, 0), discount[: len(gains)]) / best
-    return out
-
-
 def _ranked(ids: Int[np.ndarray, "k"], document_ids: Sequence[str]) -> dict[str, float]:
     """One list as ir-measures reads it, with minus the rank for a score."""
     found = [int(i) for i in ids if i >= 0]
