@@ -99,11 +99,15 @@ class Stages:
         spec |= {path.name: artifacts.artifact_fingerprint(path) for path in folders}
 
         def build(folder: Path) -> dict[str, Any]:
-            kinds = (Pairs, Vectors, Clusters, Plan)
-            opened = [
-                kind.open(path) for kind, path in zip(kinds, folders, strict=True)
-            ]
-            return hardness_report(self.config, *opened, folder)
+            pairs, vectors, clusters, plan = folders
+            return hardness_report(
+                self.config,
+                Pairs.open(pairs),
+                Vectors.open(vectors),
+                Clusters.open(clusters),
+                Plan.open(plan),
+                folder,
+            )
 
         return artifacts.run_stage(
             self.folder, "hardness", spec, build, code=("clustering",)

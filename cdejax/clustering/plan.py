@@ -114,21 +114,7 @@ def plan_stage(
     from cdejax.data.pairs import Pairs
 
     settings = config.plan
-    spec = {
-        "pairs": artifacts.artifact_fingerprint(pairs_folder),
-        "plan": settings,
-        "seed": config.seed,
-    }
-    if settings.kind == "clustered":
-        if clusters_folder is None:
-            raise ValueError("plan.kind: 'clustered' needs a clusters artefact.")
-        check_origin(Path(clusters_folder), f"{clusters_folder}", spec["pairs"])
-        spec["clusters"] = artifacts.artifact_fingerprint(clusters_folder)
-    if settings.kind == "file":
-        path = Path(settings.path or "")
-        if not settings.path or not path.exists():
-            raise ValueError(f"plan.path: {settings.path}: no such file or folder.")
-        spec["file"] = artifacts.hash_files(path)
+    spec = _spec(config, pairs_folder, clusters_folder)
 
     def build(folder: Path) -> dict[str, Any]:
         pairs = Pairs.open(pairs_folder)
@@ -149,6 +135,29 @@ def plan_stage(
         f"clustering/{m}.py" for m in ("plan", "packing", "groups", "user_plan")
     )
     return artifacts.run_stage(root, "plan", spec, build, code=code)
+
+
+def _spec(
+    config: Config, pairs_folder: str | Path, clusters_folder: str | Path | None
+) -> dict[str, Any]:
+    """What decides a plan's content; ValueError where it is missing or does not fit."""
+    settings = config.plan
+    spec = {
+        "pairs": artifacts.artifact_fingerprint(pairs_folder),
+        "plan": settings,
+        "seed": config.seed,
+    }
+    if settings.kind == "clustered":
+        if clusters_folder is None:
+            raise ValueError("plan.kind: 'clustered' needs a clusters artefact.")
+        check_origin(Path(clusters_folder), f"{clusters_folder}", spec["pairs"])
+        spec["clusters"] = artifacts.artifact_fingerprint(clusters_folder)
+    if settings.kind == "file":
+        path = Path(settings.path or "")
+        if not settings.path or not path.exists():
+            raise ValueError(f"plan.path: {settings.path}: no such file or folder.")
+        spec["file"] = artifacts.hash_files(path)
+    return spec
 
 
 def make_groups(
