@@ -151,7 +151,19 @@ class TokensConfig:
     document: SideConfig = SideConfig(max_length=256)
     """Document side."""
     context: SideConfig | None = None
-    """Documents as the first stage reads them (default: as the document side)."""
+    """Documents as the first stage reads them: the document side at another length
+    (default: at the same)."""
+
+    def __post_init__(self) -> None:
+        if self.context is None:
+            return
+        for name in ("prefix", "domain_prefixes"):
+            ours, theirs = getattr(self.context, name), getattr(self.document, name)
+            if ours != theirs:
+                raise ValueError(
+                    f"context: its {name} {ours!r} must be that of `document`, "
+                    f"{theirs!r}: the first stage reads documents"
+                )
 
 
 @dataclass(frozen=True)
@@ -369,7 +381,9 @@ class Config:
 
     def __post_init__(self) -> None:
         _folder_name("name", self.name)
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"seed: {self.seed} must be at least 0 and below 2^31")
         for name in self.variants:
             _folder_name("variants", name)
-        if "artifacts" in self.variants:
-            raise ValueError("variants: `artifacts` is the folder of shared stages")
+        for name in {"artifacts", "report"} & self.variants.keys():
+            raise ValueError(f"variants: `{name}` is a folder that all variants share")

@@ -233,6 +233,10 @@ BAD = {
         recipe("").replace("data: {", "data: {near_duplicate: 70, "),
         "data.near_duplicate: 70.0 must be greater than 0 and at most 1",
     ),
+    "context with another prefix": (
+        recipe("tokens: {document: {prefix: 'd: '}, context: {max_length: 8}}\n"),
+        "tokens.context: its prefix '' must be that of `document`, 'd: '",
+    ),
     "temperature of zero": (
         recipe("training: {temperature: 0}\n"),
         "training.temperature: 0.0 must be greater than 0",
@@ -274,7 +278,7 @@ BAD = {
     "name with a slash": (recipe("name: a/b\n"), "name: 'a/b' becomes a folder"),
     "variant named like the shared folder": (
         recipe("variants: {artifacts: {}}\n"),
-        "variants: `artifacts` is the folder of shared stages",
+        "variants: `artifacts` is a folder that all",
     ),
     "variant with a space": (recipe("variants: {a b: {}}\n"), "'a b' becomes a folder"),
     "variant that is text": (
