@@ -153,10 +153,7 @@ def exclusive(folder: str | Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         stream = open(folder / ".lock", "a+")  # noqa: SIM115 (held until the end)
     except OSError as error:
-        raise ValueError(
-            f"{folder}: cannot write there ({error.strerror}). "
-            "Choose another `output` folder or change its permissions."
-        ) from None
+        raise _no_writing(folder, error) from None
     with stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -168,9 +165,18 @@ def exclusive(folder: str | Path) -> Iterator[None]:
                 "Wait for it to end or choose another `output` folder."
             ) from None
         stream.truncate(0)
-        stream.write(str(os.getpid()))
-        stream.flush()
+        try:
+            os.write(stream.fileno(), str(os.getpid()).encode())
+        except OSError as error:
+            raise _no_writing(folder, error) from None
         yield
+
+
+def _no_writing(folder: Path, error: OSError) -> ValueError:
+    return ValueError(
+        f"{folder}: cannot write there ({error.strerror}). Choose another `output` "
+        "folder, free some space or change its permissions."
+    )
 
 
 def run_stage(

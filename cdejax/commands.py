@@ -108,7 +108,7 @@ def _read_context(embedder: Embedder, path: Path, seed: int) -> Context:
     """A saved context, or one made from the texts of a file."""
     from cdejax import Context
 
-    if is_text_file(path):
+    if is_text_file(path) or path.is_file():
         return embedder.context(list(read_texts(path).values()), seed=seed)
     return Context.load(path)
 

@@ -172,6 +172,8 @@ class Embedder:
             raise ValueError(
                 f"size {size}: this model reads 0 to {most} context texts (trained C)"
             )
+        if seed < 0:
+            raise ValueError(f"seed {seed}: give 0 or more")
         if isinstance(texts, str):
             raise ValueError("texts: one string was given, wrap it in a list")
         if size and not len(texts):

@@ -57,17 +57,25 @@ def read_settings(folder: Path) -> dict[str, Any]:
     limit = bert.get("max_seq_length") or config.get("max_seq_length")
     limit = limit or min(tokenizer.get("model_max_length", _LONGEST), _LONGEST)
     encoder = config.get("backbone_config") or config
+    if not isinstance(limit, int):
+        raise ValueError(f"{folder}: the length limit is {limit!r}, no whole number")
     if encoder.get("model_type") == "bert":
         limit = min(limit, encoder.get("max_position_embeddings", limit))
     return {
-        "prompts": _prompts(prompts),
-        "max_length": int(limit),
+        "prompts": _prompts(prompts, folder),
+        "max_length": limit,
         "context_length": config.get("context_max_length"),
     }
 
 
-def _prompts(config: Mapping[str, Any]) -> dict[str, str]:
+def _prompts(config: Mapping[str, Any], folder: Path) -> dict[str, str]:
     stored = config.get("prompts") or {}
+    texts = stored.values() if isinstance(stored, dict) else [stored]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(
+            f"{folder}/config_sentence_transformers.json: `prompts` must map names to "
+            "texts"
+        )
     default = stored.get(config.get("default_prompt_name") or "", "")
     return {
         kind: next((stored[name] for name in names if stored.get(name)), default)

@@ -221,7 +221,7 @@ def make_embedder(config: Config, model: Any, name: str) -> Embedder:
     tokens = config.tokens
     return Embedder(
         model,
-        Tokenizer.load(resolve_folder(config.model.encoder)),
+        Tokenizer.load(resolve_folder(config.model.encoder, "model.encoder")),
         prompts={"query": tokens.query.prefix, "document": tokens.document.prefix},
         max_length=max(tokens.query.max_length, tokens.document.max_length),
         context_length=tokens.context.max_length if tokens.context else None,
@@ -237,11 +237,11 @@ def trained_model(config: Config, name: str) -> Any:
     """
     from flax import nnx
 
-    from cdejax.training.loop import check_run
+    from cdejax.training.loop import check_trained
     from cdejax.training.start import build_model, trained_params
 
     folder = root_of(config) / name
-    check_run(folder, config, Stages(config).inputs())
+    check_trained(folder, config, Stages(config).inputs())
     graphdef, params = nnx.split(build_model(config))
     return nnx.merge(graphdef, trained_params(folder, params))
 
@@ -306,7 +306,10 @@ def report(config: Config) -> RenderableType:
 
 def run(config: Config) -> RenderableType:
     """Runs every stage of every variant; the report."""
+    from cdejax.retrieval.collections import collection_folders
+
     for name, resolved in variants_of(config).items():
+        collection_folders(resolved.evaluation)  # missing ones stop us now, not later
         _log.info("variant %s", name)
         train_variant(name, resolved)
     export(config)

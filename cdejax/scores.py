@@ -41,7 +41,7 @@ class System:
 
     def spec(self) -> dict[str, Any]:
         """What its figures depend on, beside the collections."""
-        from cdejax.training.loop import RUN, check_run
+        from cdejax.training.loop import RUN, check_trained
 
         config = self.config
         spec = {"system": self.name, "seed": config.seed}
@@ -51,7 +51,7 @@ class System:
         spec |= {"dtype": config.training.dtype, "contexts": config.evaluation.contexts}
         if self.kind == "trained":
             folder = root_of(config) / self.variant
-            check_run(folder, config, Stages(config).inputs())
+            check_trained(folder, config, Stages(config).inputs())
             names = (RUN, "best/best.json")
             files = [folder / name for name in names if (folder / name).is_file()]
             spec["run"] = artifacts.hash_files(*files)
@@ -164,7 +164,8 @@ def _collections(config: Config) -> dict[str, Collection]:
 
 
 def _collections_hash(config: Config) -> str:
-    folders = [path.partition(":")[0] for path in config.evaluation.collections]
-    hashed = artifacts.hash_files(*folders)
+    from cdejax.retrieval.collections import collection_folders
+
+    hashed = artifacts.hash_files(*collection_folders(config.evaluation))
     pairs = artifacts.artifact_fingerprint(Stages(config).pairs())
     return artifacts.fingerprint([hashed, pairs, config.evaluation.collections])

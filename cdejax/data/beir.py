@@ -47,7 +47,7 @@ def read_collection(path: str | Path, split: str | None = None) -> Collection:
       ValueError: a file is missing or holds bad rows, all of which are listed; an id is
         used twice; a judgment names an unknown id; no query has a positive judgment.
     """
-    folder, split = _folder_split(str(path), split or "test")
+    folder, split = collection_folder(str(path), split or "test")
     documents, queries, judgments = _read_folder(folder, split)
     qrels: dict[str, dict[str, int]] = {}
     for judgment in judgments:
@@ -95,7 +95,8 @@ def _pairs(
         yield Row(place, fields | texts)
 
 
-def _folder_split(path: str, default: str) -> tuple[Path, str]:
+def collection_folder(path: str, default: str = "test") -> tuple[Path, str]:
+    """Splits FOLDER or FOLDER:SPLIT; ValueError if there is no such folder."""
     found = beir_folder(path, default)
     if found is None:
         raise ValueError(

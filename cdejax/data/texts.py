@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -52,7 +53,9 @@ def read_texts(file: str | Path) -> dict[str, str]:
 
 def _read_lines(file: Path) -> Iterator[Row | Problem]:
     """The lines of a text file as rows."""
-    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+    # Windows editors put a byte order mark before the first line.
+    content = file.read_bytes().removeprefix(codecs.BOM_UTF8)
+    for number, line in enumerate(content.splitlines(), 1):
         place = f"{file}:{number}"
         try:
             yield Row(place, {"text": line.decode()})

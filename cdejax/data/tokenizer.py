@@ -115,7 +115,9 @@ class Tokenizer:
             config = json.dumps(kind | {"pad_token": self.pad_token}, indent=2)
             (folder / FILES[1]).write_text(config + "\n", encoding="utf-8")
         self._tokenizer.no_truncation()
-        self._tokenizer.save(str(folder / FILES[0]))
+        # its own `save` hides why a file cannot be written
+        text = self._tokenizer.to_str(pretty=True)
+        (folder / FILES[0]).write_text(text, encoding="utf-8")
 
 
 def files_of(folder: str | Path) -> list[Path]:

@@ -55,6 +55,8 @@ def read_modules(folder: Path) -> Modules:
         pairs = [(m["type"].rsplit(".", 1)[-1], folder / m["path"]) for m in listed]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path}: not a list of modules ({error!r})") from None
+    if pairs:
+        read_json(pairs[0][1] / "config.json")  # without it, say that first
     kinds = [kind for kind, _ in pairs if kind != "Normalize"]
     if kinds not in (
         ["Transformer", "Pooling"],

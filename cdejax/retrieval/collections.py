@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from cdejax.config import EvaluationConfig
-from cdejax.data.beir import Collection, read_collection
+from cdejax.data.beir import Collection, collection_folder, read_collection
 
 if TYPE_CHECKING:
     from cdejax.data.pairs import Pairs
@@ -48,6 +48,18 @@ def evaluation_collections(
             "(data.heldout_fraction) and set evaluation.heldout"
         )
     return found
+
+
+def collection_folders(config: EvaluationConfig) -> list[Path]:
+    """Folders of the BEIR collections that a recipe names.
+
+    Raises:
+      ValueError: one is not there.
+    """
+    try:
+        return [collection_folder(path)[0] for path in config.collections]
+    except ValueError as error:
+        raise ValueError(f"evaluation.collections: {error}") from None
 
 
 def heldout_collection(pairs: Pairs, domain: str | None = None) -> Collection:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from cdejax.artifacts import write_json
+from cdejax.artifacts import read_json, write_json
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -35,11 +36,34 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(self.folder, options=options)
 
     def save(self, step: int, state: Any) -> None:
-        """Starts writing a checkpoint; the run goes on meanwhile."""
-        if step in self._manager.all_steps():
-            self._manager.delete(step)
+        """Starts writing a checkpoint; the run goes on meanwhile.
+
+        Raises:
+          ValueError: the one before could not be written.
+        """
         args = self._ocp.args.StandardSave(_by_path(state))
-        self._manager.save(step, args=args, force=True)
+        with self._writing():
+            if step in self._manager.all_steps():
+                self._manager.delete(step)
+            self._manager.save(step, args=args, force=True)
+
+    def wait(self) -> None:
+        """Waits until everything saved is on disk; ValueError if it cannot be."""
+        with self._writing():
+            self._manager.wait_until_finished()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever Orbax's threads ran into
+            full = "No space left on device"
+            reason = full if full in str(error) else str(error).splitlines()[0]
+            raise ValueError(
+                f"{self.folder}: a checkpoint could not be written ({reason}). Free "
+                "some space and start again: the run goes on from its last whole "
+                "checkpoint."
+            ) from error
 
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, oldest first."""
@@ -81,9 +105,12 @@ class Checkpoints:
         return jax.tree.unflatten(jax.tree.structure(state), leaves)
 
     def close(self) -> None:
-        """Waits until everything saved is on disk."""
-        self._manager.wait_until_finished()
-        self._manager.close()
+        """Waits until everything saved is on disk; ValueError if it cannot be."""
+        try:
+            self.wait()
+        finally:
+            with contextlib.suppress(Exception):  # said by `wait`
+                self._manager.close()
 
 
 class Best:
@@ -94,13 +121,28 @@ class Best:
         self._file = self._checkpoints.folder / "best.json"
         self.score = -math.inf
         if self._file.is_file():
-            self.score = json.loads(self._file.read_text(encoding="utf-8"))["score"]
+            self.score = self._stored_score()
+
+    def _stored_score(self) -> float:
+        """The score that is kept, if its checkpoint is there, too."""
+        found = read_json(self._file)
+        try:
+            kept = int(found["step"]) in self._checkpoints.steps()
+            return float(found["score"]) if kept else -math.inf
+        except (TypeError, KeyError, ValueError):
+            raise ValueError(
+                f"{self._file}: no step and score in it; remove the folder, the next "
+                "evaluation writes it anew"
+            ) from None
 
     def offer(self, step: int, score: float, params: Any) -> None:
         """Keeps the parameters if they are better, or as good and newer."""
         if score < self.score:
             return
         self._checkpoints.save(step, params)
+        # On disk before a later checkpoint of the run can be: a run that was killed and
+        # resumed behind this step would never write it again.
+        self._checkpoints.wait()
         self.score = score
         write_json(self._file, {"step": step, "score": score})
 

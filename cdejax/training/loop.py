@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-import json
+import contextlib
 import logging
 import math
 import time
@@ -18,7 +18,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from cdejax.artifacts import exclusive, fingerprint, jsonable, write_json
+from cdejax.artifacts import exclusive, fingerprint, jsonable, read_json, write_json
 from cdejax.config import Config
 from cdejax.data.loader import batches
 from cdejax.progress import progress
@@ -283,9 +283,8 @@ class _Run:
 
     def close(self) -> None:
         """Waits for what is being written."""
-        self.checkpoints.close()
-        self.best.close()
-        self.log.close()
+        with contextlib.closing(self.log), contextlib.closing(self.best):
+            self.checkpoints.close()
 
 
 def _claim(folder: Path, config: Config, inputs: Inputs) -> None:
@@ -296,6 +295,11 @@ def _claim(folder: Path, config: Config, inputs: Inputs) -> None:
     """
     if (folder / RUN).is_file():
         check_run(folder, config, inputs)
+    elif (folder / CHECKPOINTS).is_dir():
+        raise ValueError(
+            f"{folder}: holds checkpoints, but no {RUN} that says of what. Remove the "
+            "folder to train anew."
+        )
     else:
         recipe = _recipe(config, inputs)
         write_json(folder / RUN, {"fingerprint": fingerprint(recipe), "recipe": recipe})
@@ -310,12 +314,29 @@ def check_run(folder: str | Path, config: Config, inputs: Inputs) -> None:
     path = Path(folder) / RUN
     if not path.is_file():
         raise ValueError(f"{folder}: not trained; run `cdejax train` first")
-    found = json.loads(path.read_text(encoding="utf-8"))["recipe"]
+    held = read_json(path)
+    found = held.get("recipe") if isinstance(held, dict) else None
     if changed := sorted(_differences(found, _recipe(config, inputs))):
         raise ValueError(
             f"{folder}: holds a run of another recipe (differs in "
             f"{', '.join(changed)}). Choose another `name` or `output`, or remove the "
             "folder to train anew."
+        )
+
+
+def check_trained(folder: str | Path, config: Config, inputs: Inputs) -> None:
+    """Refuses a folder that does not hold this recipe's run to its end.
+
+    Raises:
+      ValueError: as `check_run`, or the run was stopped on its way.
+    """
+    check_run(folder, config, inputs)
+    names = [path.name for path in (Path(folder) / CHECKPOINTS).glob("*")]
+    done = max((int(name) for name in names if name.isdigit()), default=0)
+    if done < inputs.plan.total_steps:
+        raise ValueError(
+            f"{folder}: trained {done} of {inputs.plan.total_steps} steps; run `cdejax "
+            "train` again to finish"
         )
 
 

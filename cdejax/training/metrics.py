@@ -51,7 +51,15 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    numbered = [(n, line) for n, line in enumerate(lines, 1) if line.endswith("}")]
+    return [_read_line(f"{path}:{number}", line) for number, line in numbered]
+
+
+def _read_line(place: str, line: str) -> dict[str, Any]:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{place}: not JSON ({error}); remove the line") from None
 
 
 def _plain(value: float) -> float | str:

@@ -36,7 +36,7 @@ def build_model(config: Config) -> Model:
       ValueError: the folder cannot be loaded, or holds another kind of model.
     """
     settings = config.model
-    folder = resolve_folder(settings.encoder)
+    folder = resolve_folder(settings.encoder, "model.encoder")
     dtype = activation_dtype(config.training.dtype)
     rngs = nnx.Rngs(config.seed)
     # A contextual encoder takes its own numbers of layers for its two stages.
@@ -91,11 +91,17 @@ def initial_params(config: Config, model: Model) -> Any:
     source = config.training.init_from
     if source is None:
         return params
-    folder = resolve_folder(source)
+    folder = resolve_folder(source, "training.init_from")
     if (folder / "config.json").is_file():
         found = nnx.split(from_pretrained(folder))[1]
     elif (folder / CHECKPOINTS).is_dir():
-        return trained_params(folder, params)
+        try:
+            return trained_params(folder, params)
+        except ValueError as error:
+            raise ValueError(
+                f"training.init_from: {source} holds no run of such a model, so make "
+                f"`model` agree with it ({error})"
+            ) from None
     else:
         raise ValueError(
             f"training.init_from: {source} is neither an exported folder (no "
