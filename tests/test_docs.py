@@ -110,8 +110,9 @@ def test_command_lines_parse(page, tmp_path, monkeypatch):
             monkeypatch.setitem(sys.modules, module, fake)
         setattr(fake, name, called.append)
     setattr(sys.modules["cdejax.pipeline"], "dry_run", called.append)  # noqa: B010
-    lines = commands(page)
-    for line in lines:
+    text = page.read_text(encoding="utf-8")
+    assert set(re.findall(r"`cdejax ([a-z]+)", text)) <= set(COMMANDS)
+    for line in commands(page):
         if line[0] in ("--help", "--version") or "--help" in line or "COMMAND" in line:
             assert line[0].startswith("--") or line[0] in (*COMMANDS, "COMMAND")
             continue
