@@ -64,13 +64,15 @@ def systems_of(config: Config) -> list[System]:
     variants = variants_of(config)
     if config.evaluation.bm25:
         found.append(System("BM25", next(iter(variants.values())), "bm25"))
-    for resolved in variants.values():
+    for name, resolved in variants.items():
         model = artifacts.fingerprint([resolved.model, resolved.tokens])
-        starts.setdefault(model, resolved)
-    several = len(starts) > 1
-    for resolved in starts.values():
-        name = f"{START} ({resolved.model.kind})" if several else START
-        found.append(System(name, resolved, "start"))
+        starts.setdefault(model, (name, resolved))
+    kinds = [resolved.model.kind for _, resolved in starts.values()]
+    for name, resolved in starts.values():
+        alone = kinds.count(resolved.model.kind) == 1
+        label = resolved.model.kind if alone else f"of {name}"
+        shown = f"{START} ({label})" if len(starts) > 1 else START
+        found.append(System(shown, resolved, "start"))
     for name, resolved in variants.items():
         found.append(System(name, resolved, "trained", name))
     return found
