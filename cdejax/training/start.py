@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from cdejax.config import Config
+from cdejax.config import Config, TrainingConfig
 from cdejax.models import BiEncoder, ContextualEncoder, from_pretrained
 from cdejax.paths import resolve_folder
 from cdejax.training.checkpoint import Checkpoints
-from cdejax.training.step import data_mesh
+from cdejax.training.optimizer import make_optimizer
+from cdejax.training.step import State, data_mesh
 
 CHECKPOINTS, BEST = "checkpoints", "best"
 Model = BiEncoder | ContextualEncoder
@@ -126,12 +127,23 @@ def trained_params(run_folder: str | Path, params: Any) -> Any:
     Raises:
       ValueError: the run has no checkpoint.
     """
-    for name, target in ((BEST, params), (CHECKPOINTS, {"params": params})):
+    for name, target in ((BEST, params), (CHECKPOINTS, _whole_state(params))):
         folder = Path(run_folder) / name
         if not folder.is_dir():
             continue
         checkpoints = Checkpoints(folder, keep=1)
         found = checkpoints.restore_latest(target, data_mesh(jax.devices()[:1]))
+        checkpoints.close()
         if found is not None:
-            return found[1] if name == BEST else found[1]["params"]
+            return found[1].params if isinstance(found[1], State) else found[1]
     raise ValueError(f"{run_folder}: no checkpoint there; run `cdejax train` first")
+
+
+def _whole_state(params: Any) -> State:
+    """Shapes of a checkpoint: the same for every recipe that trains these parameters.
+
+    Orbax reads a checkpoint whole or not at all.
+    """
+    optimizer = make_optimizer(TrainingConfig(), total_steps=1)
+    inner = jax.eval_shape(optimizer.init, params)
+    return State(params, inner, jnp.zeros((), jnp.int32))

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from cdejax.config import TrainingConfig
 from cdejax.training.checkpoint import Best, Checkpoints
-from cdejax.training.step import data_mesh
+from cdejax.training.optimizer import make_optimizer
+from cdejax.training.start import BEST, CHECKPOINTS, trained_params
+from cdejax.training.step import State, data_mesh
 
 
 def state_on(devices, value=1.0):
@@ -73,3 +76,18 @@ def test_best_keeps_the_highest_score(tmp_path):
     step, found = read(tmp_path, state_on(1)[1], mesh)
     assert step == 2
     np.testing.assert_allclose(found["w"], 0.5)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
+def test_trained_parameters_without_an_evaluation(tmp_path, schedule):
+    """Nothing held out: no best checkpoint, so the last one is what was trained."""
+    params = {"w": jnp.full((4, 3), 2.0), "b": jnp.ones(3)}
+    config = TrainingConfig(schedule=schedule, warmup_steps=2)
+    inner = make_optimizer(config, 9).init(params)
+    checkpoints = Checkpoints(tmp_path / CHECKPOINTS, keep=2)
+    checkpoints.save(9, State(params, inner, jnp.asarray(9, jnp.int32)))
+    checkpoints.close()
+    Best(tmp_path / BEST).close()
+    found = trained_params(tmp_path, jax.tree.map(jnp.zeros_like, params))
+    for name in params:
+        np.testing.assert_array_equal(found[name], params[name])
