@@ -79,9 +79,9 @@ def _matches(group: str, pattern: str, domains: Sequence[str]) -> list[str]:
     found = [domain for domain in domains if fnmatchcase(domain, pattern)]
     if not found:
         near = difflib.get_close_matches(pattern, domains, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         raise ValueError(
-            f"plan.domain_groups.{group}: {pattern!r} matches no domain{hint}. "
+            f"plan.domain_groups.{group}: {pattern!r} matches no domain{hint} "
             f"There are {len(domains)}: {', '.join(map(repr, domains[:8]))}"
             f"{', …' if len(domains) > 8 else ''}."
         )

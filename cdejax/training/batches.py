@@ -96,12 +96,6 @@ class BatchMaker:
                 f"plan.batch_size is {plan.batch_size}, which {settings.devices} "
                 "devices cannot share equally; choose a multiple of it"
             )
-        if settings.negatives_per_query and not len(pairs.train.negatives.values):
-            raise ValueError(
-                f"training.negatives_per_query is {settings.negatives_per_query}, but "
-                "no training pair has hard negatives; name their field in "
-                "`columns.negatives` or leave it at 0"
-            )
         self.pairs, self.tokens, self.plan = pairs, tokens, plan
         self.settings, self.vectors = settings, vectors
         self.context_size = min(settings.context_size, plan.batch_size)
