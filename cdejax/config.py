@@ -254,8 +254,8 @@ class ModelConfig:
     """Keep the encoder's first layers only."""
     first_stage_layers: int | None = None
     """contextual: the same for the first stage (default: `layers`)."""
-    pooling: Literal["mean", "cls", "last"] = "mean"
-    """Pooling of token states."""
+    pooling: Literal["mean", "cls", "last"] | None = None
+    """Pooling of token states (default: as the folder says, else `mean`)."""
     head: Literal["none", "mlp"] = "none"
     """biencoder: head after pooling."""
     context_size: int = 512

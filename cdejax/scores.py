@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from cdejax.retrieval.evaluate import Result
 
 START = "untrained start"
-_CODE = ("retrieval", "models", "embedder.py", "context.py", "data/tokenizer.py")
+_CODE = (
+    *("retrieval", "models", "embedder.py", "context.py", "data/tokenizer.py"),
+    *("data/beir.py", "training/start.py", "pipeline.py", "scores.py"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +45,14 @@ class System:
     def spec(self) -> dict[str, Any]:
         """What its figures depend on, beside the collections."""
         from cdejax.training.loop import RUN, check_trained
+        from cdejax.training.start import encoder_hash
 
         config = self.config
         spec = {"system": self.name, "seed": config.seed}
         if self.kind == "bm25":
             return spec
         spec |= {"model": config.model, "tokens": config.tokens}
+        spec |= {"encoder": encoder_hash(config)}
         spec |= {"dtype": config.training.dtype, "contexts": config.evaluation.contexts}
         if self.kind == "trained":
             folder = root_of(config) / self.variant

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from cdejax import pipeline
 from cdejax.config_io import load_config
@@ -195,8 +196,6 @@ def test_init_from_takes_the_weights_and_new_data(finished, recipe, tmp_path):
         overrides = {"training": {"init_from": str(source)}}
         changed = pipeline.variants_of(load_config(recipe, overrides))["shuffled"]
         params = initial_params(changed, build_model(changed))
-        from flax import nnx
-
         for ours, theirs in zip(
             jax.tree.leaves(params), jax.tree.leaves(nnx.split(trained)[1]), strict=True
         ):
@@ -228,3 +227,30 @@ def test_recipe_that_does_not_fit_is_refused(recipe, tmp_path, setting, words):
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_contextual_folder_is_gone_on_with_as_it_is(finished, recipe):
+    from cdejax.training.start import build_model
+
+    export = finished[0] / "contextual" / "export"
+    model = {"encoder": str(export), "kind": "contextual"}
+    config = load_config(recipe, {"model": model})
+    with_kind = pipeline.variants_of(config)["contextual"]
+    found = build_model(with_kind)
+    trained = pipeline.trained_model(
+        pipeline.variants_of(load_config(recipe))["contextual"], "contextual"
+    )
+    for ours, theirs in zip(
+        jax.tree.leaves(nnx.split(found)[1]),
+        jax.tree.leaves(nnx.split(trained)[1]),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    for changes, words in (
+        ({"context_size": 7}, "model.context_size is 7"),
+        ({"layers": 1}, "model.layers is 1"),
+        ({"kind": "biencoder"}, "model.kind is biencoder"),
+    ):
+        config = load_config(recipe, {"model": {**model, **changes}})
+        with pytest.raises(ValueError, match=words):
+            build_model(pipeline.variants_of(config)["contextual"])

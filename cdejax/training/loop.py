@@ -26,7 +26,14 @@ from cdejax.training.batches import Batch, BatchMaker, BatchSettings
 from cdejax.training.checkpoint import Best, Checkpoints
 from cdejax.training.metrics import MetricsLog
 from cdejax.training.optimizer import learning_rate, make_optimizer
-from cdejax.training.start import BEST, CHECKPOINTS, Model, build_model, initial_params
+from cdejax.training.start import (
+    BEST,
+    CHECKPOINTS,
+    Model,
+    build_model,
+    encoder_hash,
+    initial_params,
+)
 from cdejax.training.step import LossSettings, State, data_mesh, put_batch, train_step
 from cdejax.typing import Device
 
@@ -192,14 +199,14 @@ class _Run:
 
     def finish(self) -> None:
         """Runs the steps that are left."""
-        waiting: collections.deque[tuple[int, Batch, Any]] = collections.deque()
+        waiting: collections.deque[tuple[int, Any]] = collections.deque()
         title = f"train {self.folder.name}"
         with progress(title, self.total, self.start) as advance:
             for step, batch in self._batches():
                 self.state, metrics = self.step(
                     self.state, put_batch(batch, self.mesh), self.key
                 )
-                waiting.append((step, batch, metrics))
+                waiting.append((step, metrics))
                 if len(waiting) > 1:  # the device works on the newest meanwhile
                     self._record(*waiting.popleft())
                 if self._due(step + 1):
@@ -240,7 +247,7 @@ class _Run:
             self.checkpoints.save(done, self.state)
         self.clock = time.perf_counter()
 
-    def _record(self, step: int, batch: Batch, metrics: Any) -> None:
+    def _record(self, step: int, metrics: Any) -> None:
         """Checks a finished step and logs it."""
         values = {name: float(value) for name, value in metrics.items()}
         if not all(map(math.isfinite, (values["loss"], values["gradient_norm"]))):
@@ -346,7 +353,8 @@ def _recipe(config: Config, inputs: Inputs) -> dict[str, Any]:
     for name in _LOOKING:
         del training[name]
     recipe = {"model": jsonable(config.model), "training": training}
-    return recipe | {"seed": config.seed, "artefacts": inputs.fingerprints}
+    recipe |= {"seed": config.seed, "encoder": encoder_hash(config)}
+    return recipe | {"artefacts": inputs.fingerprints}
 
 
 def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from cdejax.config import Config, TrainingConfig
-from cdejax.models import BiEncoder, ContextualEncoder, from_pretrained
+from cdejax.artifacts import hash_files
+from cdejax.config import Config, ModelConfig, TrainingConfig
+from cdejax.models import Bert, BiEncoder, ContextualEncoder, from_pretrained
 from cdejax.paths import resolve_folder
 from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.optimizer import make_optimizer
@@ -18,6 +20,7 @@ from cdejax.training.step import State, data_mesh
 
 CHECKPOINTS, BEST = "checkpoints", "best"
 Model = BiEncoder | ContextualEncoder
+_log = logging.getLogger(__name__)
 
 
 def activation_dtype(choice: str) -> Any:
@@ -31,10 +34,10 @@ def build_model(config: Config) -> Model:
     """The model before its first step, from the folder `model.encoder`.
 
     Heads start harmless: the embeddings are the encoder's own. A folder that holds a
-    contextual encoder is gone on with as it is.
+    contextual encoder, or a biencoder with a head, is gone on with as it is.
 
     Raises:
-      ValueError: the folder cannot be loaded, or holds another kind of model.
+      ValueError: the folder cannot be loaded, or holds another model than the recipe.
     """
     settings = config.model
     folder = resolve_folder(settings.encoder, "model.encoder")
@@ -45,36 +48,61 @@ def build_model(config: Config) -> Model:
     loaded = from_pretrained(folder, layers=layers, dtype=dtype)
     _check_lengths(config, loaded)
     if isinstance(loaded, ContextualEncoder):
-        if settings.kind != "contextual":
-            raise ValueError(
-                f"model.encoder: {settings.encoder} holds a contextual encoder, but "
-                "model.kind is `biencoder`; set it to `contextual`"
-            )
+        _check_same(settings, loaded)
         return loaded
+    pooling = settings.pooling or loaded.pooling
     if settings.kind == "biencoder":
-        return BiEncoder.from_encoder(
-            loaded.encoder, settings.pooling, settings.head, rngs=rngs
-        )
+        if loaded.head is None:
+            return BiEncoder.from_encoder(
+                loaded.encoder, pooling, settings.head, rngs=rngs
+            )
+        loaded.pooling = pooling
+        return loaded
+    if loaded.head is not None:
+        _log.warning("%s: its head is left out, CDE's take its place", settings.encoder)
     return ContextualEncoder.from_encoder(
         loaded.encoder,
         rngs,
         context_size=settings.context_size,
         soft_tokens=settings.soft_tokens,
-        pooling=settings.pooling,
+        pooling=pooling,
         layers=settings.layers,
         first_stage_layers=settings.first_stage_layers or settings.layers,
         sequence_dropout=settings.sequence_dropout,
     )
 
 
+def encoder_hash(config: Config) -> str:
+    """Hash of the files that `build_model` reads."""
+    folder = resolve_folder(config.model.encoder, "model.encoder")
+    names = ("config.json", "model.safetensors", "modules.json")
+    return hash_files(*(folder / n for n in names if (folder / n).is_file()))
+
+
+def _check_same(settings: ModelConfig, loaded: ContextualEncoder) -> None:
+    """Refuses a recipe that describes another model than the folder holds."""
+    wanted = {"kind": "contextual", "layers": None, "first_stage_layers": None}
+    for name in ("context_size", "soft_tokens", "pooling"):
+        wanted[name] = getattr(loaded.config, name)
+    for name, value in wanted.items():
+        given = getattr(settings, name)
+        if given != value and not (name == "pooling" and given is None):
+            raise ValueError(
+                f"model.{name} is {given}, but {settings.encoder} holds a contextual "
+                f"encoder whose {name} is {value}; set it to that"
+            )
+
+
 def _check_lengths(config: Config, model: Model) -> None:
     """Refuses texts that are longer than an encoder's learned positions."""
     contextual = isinstance(model, ContextualEncoder)
     encoder = model.backbone if contextual else model.encoder
-    most = getattr(encoder.config, "max_position_embeddings", None)
+    if not isinstance(encoder, Bert):
+        return
+    most = encoder.config.max_position_embeddings
     for side in ("query", "document", "context"):
         limit = getattr(config.tokens, side)
-        if most and limit is not None and limit.max_length > most:
+        if limit is not None and limit.max_length > most:
             raise ValueError(
                 f"tokens.{side}.max_length is {limit.max_length}, but "
                 f"{config.model.encoder} has learned {most} positions; set it to "
