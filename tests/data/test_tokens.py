@@ -58,13 +58,13 @@ def test_prefixes_limits_and_counts(pairs, tokenizer, tmp_path):
     config = TokensConfig(
         query=SideConfig("query: ", 16, {"films": "film: "}),
         document=SideConfig("passage: ", 12),
-        context=SideConfig("", 6),
+        context=SideConfig("passage: ", 6),
     )
     counts = build_tokens(pairs, tokenizer, config, tmp_path)
     expected = {
         "queries": (["query: first query", "film: second query", "film: third"], 16),
         "documents": (["passage: " + d for d in pairs.documents], 12),
-        "context": (pairs.documents, 6),
+        "context": (["passage: " + d for d in pairs.documents], 6),
     }
     for name, (texts, limit) in expected.items():
         rows, cut = tokenizer.encode(texts, limit)
