@@ -18,7 +18,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,10 @@ from typing import Any
 import numpy as np
 
 MANIFEST = "manifest.json"
+RUN = "run.json"
+"""In a training run's folder: its recipe, and the artefacts that it began with."""
 _PACKAGE = Path(__file__).parent
+_kept: ContextVar[tuple[str, ...]] = ContextVar("kept", default=())
 
 
 def jsonable(value: Any) -> Any:
@@ -204,6 +208,8 @@ def run_stage(
     Raises:
       ValueError: the folder cannot be written, or another process is writing it.
     """
+    if (kept := _kept_folder(Path(root), stage, spec)) is not None:
+        return kept
     key = fingerprint({"stage": stage, "spec": spec, "code": code_version(*code)})
     folder = Path(root) / f"{stage}-{key}"
     if _finished(folder, key):
@@ -235,6 +241,39 @@ def run_stage(
         os.replace(partial, folder)  # locked until now: another run cannot empty it
         (folder / ".lock").unlink()
     return folder
+
+
+@contextlib.contextmanager
+def keeping(fingerprints: Iterable[str]) -> Iterator[None]:
+    """Lets stages return these artefacts whatever code made them.
+
+    A run that has begun keeps its artefacts through an upgrade of the package. Other
+    settings, seeds or inputs still make a new artefact.
+    """
+    token = _kept.set(tuple(sorted(fingerprints)))
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+
+
+def begun_with(run_folder: str | Path) -> set[str]:
+    """Fingerprints of the artefacts that a run began with (none: no run is there)."""
+    path = Path(run_folder) / RUN
+    held = read_json(path) if path.is_file() else None
+    recipe = held.get("recipe") if isinstance(held, dict) else None
+    names = recipe.get("artefacts") if isinstance(recipe, dict) else None
+    return set(names.values()) if isinstance(names, dict) else set()
+
+
+def _kept_folder(root: Path, stage: str, spec: Mapping[str, Any]) -> Path | None:
+    """A finished artefact to keep that was made from the same `spec`."""
+    wanted = json.loads(json.dumps(jsonable(spec)))
+    for key in _kept.get():
+        folder = root / f"{stage}-{key}"
+        if _finished(folder, key) and read_manifest(folder)["spec"] == wanted:
+            return folder
+    return None
 
 
 def _finished(folder: Path, key: str) -> bool:

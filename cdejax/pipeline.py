@@ -44,9 +44,19 @@ def variants_of(config: Config) -> dict[str, Config]:
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
-    """Artefact folders of one resolved recipe, made when they are asked for."""
+    """Artefact folders of one resolved recipe, made when they are asked for.
+
+    What a run in the recipe's folder began with is kept, even if the code that makes
+    artefacts has changed since.
+    """
 
     config: Config
+
+    def _run(self, stage: Callable[..., Path], *inputs: Path | None) -> Path:
+        runs = root_of(self.config).glob(f"*/{artifacts.RUN}")
+        begun = (artifacts.begun_with(path.parent) for path in runs)
+        with artifacts.keeping(set().union(*begun)):
+            return stage(self.config, self.folder, *inputs)
 
     @property
     def folder(self) -> Path:
@@ -57,25 +67,25 @@ class Stages:
         """Checked and split pairs."""
         from cdejax.data.pairs import pairs_stage
 
-        return pairs_stage(self.config, self.folder)
+        return self._run(pairs_stage)
 
     def tokens(self) -> Path:
         """Token rows of the pairs."""
         from cdejax.data.tokens import tokens_stage
 
-        return tokens_stage(self.config, self.folder, self.pairs())
+        return self._run(tokens_stage, self.pairs())
 
     def vectors(self) -> Path:
         """Surrogate vectors of the pairs."""
         from cdejax.clustering.vectors import vectors_stage
 
-        return vectors_stage(self.config, self.folder, self.pairs())
+        return self._run(vectors_stage, self.pairs())
 
     def clusters(self) -> Path:
         """Clusters of the vectors."""
         from cdejax.clustering.kmeans import clusters_stage
 
-        return clusters_stage(self.config, self.folder, self.pairs(), self.vectors())
+        return self._run(clusters_stage, self.pairs(), self.vectors())
 
     def plan(self) -> Path:
         """The batch plan."""
@@ -83,7 +93,7 @@ class Stages:
 
         clustered = self.config.plan.kind == "clustered"
         clusters = self.clusters() if clustered else None
-        return plan_stage(self.config, self.folder, self.pairs(), clusters)
+        return self._run(plan_stage, self.pairs(), clusters)
 
     def hardness(self) -> Path:
         """Numbers and a picture of how hard the plan's batches are."""
@@ -126,8 +136,11 @@ class Stages:
         from cdejax.training.loop import Inputs
 
         folders = {"pairs": self.pairs(), "tokens": self.tokens(), "plan": self.plan()}
-        if self.needs_vectors():
+        clustered = self.config.plan.kind == "clustered"
+        if self.needs_vectors() or clustered:
             folders["vectors"] = self.vectors()
+        if clustered:
+            folders["clusters"] = self.clusters()
         pairs = Pairs.open(folders["pairs"])
         return Inputs(
             pairs,

@@ -173,3 +173,17 @@ def test_manifest_is_plain_json(tmp_path: Path) -> None:
     folder = stage(tmp_path, build)
     counts = json.loads((folder / MANIFEST).read_text())["counts"]
     assert counts == {"n": 3, "share": 0.5, "path": str(tmp_path)}
+
+
+def test_a_run_keeps_its_artefacts_through_other_code(tmp_path, monkeypatch):
+    def stage(spec):
+        build = lambda folder: (folder / "x").write_text("x") and {}  # noqa: E731
+        return artifacts.run_stage(tmp_path, "s", spec, build, code=("config.py",))
+
+    old = stage({"size": 1, "path": tmp_path, "pair": (1, 2.5)})
+    key = artifacts.artifact_fingerprint(old)
+    monkeypatch.setattr(artifacts, "code_version", lambda *_: "newer")
+    with artifacts.keeping([key, "unknown"]):
+        assert stage({"size": 1, "path": tmp_path, "pair": (1, 2.5)}) == old
+        assert stage({"size": 2, "path": tmp_path, "pair": (1, 2.5)}) != old
+    assert stage({"size": 1, "path": tmp_path, "pair": (1, 2.5)}) != old

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from cdejax import pipeline
+from cdejax import artifacts, pipeline
 from cdejax.config_io import load_config
 from cdejax.training.metrics import read_metrics
 from tests.tiny import write_recipe
@@ -254,3 +254,13 @@ def test_contextual_folder_is_gone_on_with_as_it_is(finished, recipe):
         config = load_config(recipe, {"model": {**model, **changes}})
         with pytest.raises(ValueError, match=words):
             build_model(pipeline.variants_of(config)["contextual"])
+
+
+def test_upgrade_of_the_package_keeps_a_run(finished, recipe, monkeypatch):
+    """Other code, same settings: nothing is made again, and the run is still ours."""
+    folder, _ = finished
+    before = sorted(p.name for p in (folder / "artifacts").iterdir())
+    monkeypatch.setattr(artifacts, "code_version", lambda *_: "newer")
+    for name, resolved in pipeline.variants_of(load_config(recipe)).items():
+        pipeline.trained_model(resolved, name)
+    assert sorted(p.name for p in (folder / "artifacts").iterdir()) == before

@@ -18,7 +18,14 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from cdejax.artifacts import exclusive, fingerprint, jsonable, read_json, write_json
+from cdejax.artifacts import (
+    RUN,
+    exclusive,
+    fingerprint,
+    jsonable,
+    read_json,
+    write_json,
+)
 from cdejax.config import Config
 from cdejax.data.loader import batches
 from cdejax.progress import progress
@@ -43,7 +50,6 @@ if TYPE_CHECKING:
     from cdejax.data.pairs import Pairs
     from cdejax.data.tokens import Tokens
 
-RUN = "run.json"
 _LOOKING = (
     *("eval_every", "checkpoint_every", "keep_checkpoints", "log_every"),
     "read_threads",
@@ -325,9 +331,9 @@ def check_run(folder: str | Path, config: Config, inputs: Inputs) -> None:
     found = held.get("recipe") if isinstance(held, dict) else None
     if changed := sorted(_differences(found, _recipe(config, inputs))):
         raise ValueError(
-            f"{folder}: holds a run of another recipe, or of another version of cdejax "
-            f"(differs in {', '.join(changed)}). Choose another `name` or `output`, or "
-            "remove the folder to train anew."
+            f"{folder}: holds a run of another recipe or of other data (differs in "
+            f"{', '.join(changed)}). Choose another `name` or `output`, or remove the "
+            "folder to train anew."
         )
 
 
