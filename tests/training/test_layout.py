@@ -15,7 +15,7 @@ lengths = st.lists(st.integers(1, 200), min_size=8, max_size=8)
 @given(st.integers(1, 5000))
 def test_width_holds_the_length_and_wastes_little(length):
     width = round_width(length)
-    assert length <= width <= max(8, 1.5 * length)
+    assert 0 <= width - length <= max(7, length // 4)
 
 
 @given(lengths, st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 8]))
