@@ -2,6 +2,8 @@
 # .venv runs cdejax (no torch), .venv-dev tests it.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
+CHECK = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	(echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11"; exit 1)
 RUN := .venv/.installed
 DEV := .venv-dev/.installed
 
@@ -35,6 +37,7 @@ clean: ## Remove environments, caches and builds (never runs/)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(RUN): requirements/runtime.txt pyproject.toml
+	$(CHECK)
 	@echo "Installing into .venv (1.3 GB, a minute or two)"
 	$(PYTHON) -m venv --clear .venv
 	.venv/bin/pip install --quiet --no-deps -r requirements/runtime.txt
@@ -42,6 +45,7 @@ $(RUN): requirements/runtime.txt pyproject.toml
 	touch $@
 
 $(DEV): requirements/dev.txt pyproject.toml
+	$(CHECK)
 	@echo "Installing into .venv-dev (2.7 GB, a few minutes)"
 	$(PYTHON) -m venv --clear .venv-dev
 	.venv-dev/bin/pip install --quiet -r requirements/dev.txt

@@ -99,7 +99,7 @@ def test_runs_again_for_free(finished, recipe):
 
 @pytest.mark.parametrize("variant", ["shuffled", "contextual"])
 def test_killed_and_resumed_is_bit_equal(recipe, variant, tmp_path):
-    options = ["--variant", variant, "--set", "plan.epochs=5"]
+    options = ["--variant", variant, "--set", "plan.epochs=8"]
     whole = cdejax("train", recipe, *options, "--set", f"output={tmp_path / 'whole'}")
     assert whole.returncode == 0, whole.stderr
     output = [*options, "--set", f"output={tmp_path}"]

@@ -7,6 +7,7 @@ truncated SVD (no model needed), from an encoder, or from the user's own `.npy` 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from cdejax.progress import progress
 if TYPE_CHECKING:
     from cdejax.data.pairs import Pairs
 
+_DONE = ".done"
 SIDES = ("queries", "documents")
 Vectorise = Callable[[Sequence[str]], Float[np.ndarray, "texts dim"]]
 
@@ -68,7 +70,10 @@ def vectors_stage(config: Config, root: str | Path, pairs_folder: str | Path) ->
 
     def build(folder: Path) -> dict[str, Any]:
         pairs = Pairs.open(pairs_folder)
-        return _BUILDERS[settings.method](config, pairs, spec["pairs"], folder)
+        counts = _BUILDERS[settings.method](config, pairs, spec["pairs"], folder)
+        for marker in folder.glob(f"*{_DONE}"):
+            marker.unlink()
+        return counts
 
     resumable = settings.method == "encoder"
     return artifacts.run_stage(
@@ -94,7 +99,8 @@ def write_blocks(
     """Writes the unit vectors of texts to a `.npy`, `block` texts at a time.
 
     How many rows are done is kept beside the file, after they are on disk, so that a
-    killed run goes on behind its last whole block.
+    killed run goes on behind its last whole block. The caller removes these markers
+    when all files are whole.
 
     Returns:
       The rows that are zero, among those that this run wrote.
@@ -102,7 +108,7 @@ def write_blocks(
     Raises:
       ValueError: a vector is not finite, or zero where that is not allowed.
     """
-    marker = path.with_suffix(".done")
+    marker = path.with_suffix(_DONE)
     done = json.loads(marker.read_text()) if marker.is_file() else 0
     out = np.load(path, "r+") if done else None
     zeros = []
@@ -118,7 +124,6 @@ def write_blocks(
             artifacts.write_json(marker, stop)
             zeros.append(start + np.flatnonzero(~x.any(axis=1)))
             advance(stop - start)
-    marker.unlink(missing_ok=True)
     return np.concatenate([np.zeros(0, np.int64), *zeros])
 
 
@@ -227,7 +232,11 @@ def _from_files(
 
 
 def _create(path: Path, rows: int, dim: int) -> np.memmap:
-    return np.lib.format.open_memmap(path, "w+", np.float32, (rows, dim))
+    """A `.npy` whose space is taken: a full disk is an error here, not a crash."""
+    out = np.lib.format.open_memmap(path, "w+", np.float32, (rows, dim))
+    with open(path, "r+b") as stream:
+        os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
+    return out
 
 
 def _input_hashes(settings: VectorsConfig) -> dict[str, str]:
