@@ -10,6 +10,7 @@ from cdejax.artifacts import jsonable
 from cdejax.config import Config, ModelConfig, PlanConfig, SideConfig, VectorsConfig
 from cdejax.config_io import load_config, parse_overrides, variant
 
+CONFIGS = Path(__file__).parents[1] / "configs"
 GOOD = """\
 name: demo
 data:
@@ -345,3 +346,9 @@ def test_impossible_values_are_refused_without_yaml_too():
     with pytest.raises(ValueError, match="encoder: needed"):
         VectorsConfig(method="encoder")
     assert Config(model=ModelConfig()).name == "run"
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda p: p.stem)
+def test_recipes_of_the_repository_load(path):
+    config = load_config(path)
+    assert {variant(config, name).name for name in config.variants} == {path.stem}
