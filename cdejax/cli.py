@@ -38,7 +38,7 @@ class Command(NamedTuple):
     """Arguments that show it at work."""
 
 
-_WIDTH = 100
+_WIDTH = 112
 """Columns of what is printed to a file or a pipe."""
 _PIPELINE = "cdejax.pipeline"
 _RECIPE = "--config configs/quickstart.yaml"
