@@ -122,7 +122,7 @@ COMMANDS = {
         RecipeOptions,
         f"{_PIPELINE}:report",
         "Report: all figures of a run in; one table with pictures out.",
-        "Nothing is computed again.",
+        "Only what has not been evaluated yet is computed.",
         _RECIPE,
     ),
     "encode": Command(

@@ -302,16 +302,12 @@ def _recipe(config: Config) -> dict[str, Any]:
 
 
 def evaluate(config: Config) -> RenderableType:
-    """Evaluates every variant, its start and BM25; the table."""
-    from cdejax.scores import evaluate_recipe
-
-    for _ in evaluate_recipe(config):
-        pass
+    """Evaluates every variant, its start and BM25; the table and the paths."""
     return report(config)
 
 
 def report(config: Config) -> RenderableType:
-    """Writes the comparison of all that was evaluated; the table and the paths."""
+    """Compares all systems, evaluating what has not been; the table and the paths."""
     from cdejax.scores import report_recipe
 
     return report_recipe(config)

@@ -85,18 +85,21 @@ def systems_of(config: Config) -> list[System]:
 
 def evaluate_recipe(config: Config) -> Iterator[Path]:
     """Evaluates what has not been evaluated; the artefact folder of each system."""
-    collections: dict[str, Collection] = {}
+    found: dict[str, dict[str, Collection]] = {}
     for system in systems_of(config):
         settings = system.config.evaluation
-        spec = system.spec() | {
+        what = {
             "collections": _collections_hash(system.config),
             "heldout": [settings.heldout, settings.heldout_by_domain],
         }
+        key, spec = artifacts.fingerprint(what), system.spec() | what
 
-        def build(folder: Path, system: System = system) -> Mapping[str, Any]:
-            if not collections:
-                collections.update(_collections(system.config))
-            return _evaluate(system, collections, folder)
+        def build(
+            folder: Path, system: System = system, key: str = key
+        ) -> Mapping[str, Any]:
+            if key not in found:
+                found[key] = _collections(system.config)
+            return _evaluate(system, found[key], folder)
 
         yield artifacts.run_stage(
             Stages(system.config).folder, "evaluation", spec, build, code=_CODE

@@ -264,3 +264,23 @@ def test_upgrade_of_the_package_keeps_a_run(finished, recipe, monkeypatch):
     for name, resolved in pipeline.variants_of(load_config(recipe)).items():
         pipeline.trained_model(resolved, name)
     assert sorted(p.name for p in (folder / "artifacts").iterdir()) == before
+
+
+def test_each_variant_is_evaluated_on_its_own_held_out_pairs(recipe, tmp_path):
+    from cdejax import scores
+    from cdejax.retrieval.report import read_results
+
+    resolved = {}
+    for share in (0.2, 0.4):
+        changes = {"output": str(tmp_path), "data": {"heldout_fraction": share}}
+        loaded = load_config(recipe, changes)
+        resolved[share] = pipeline.variants_of(loaded)["shuffled"]
+    systems = [
+        scores.System(f"BM25 {share}", config, "bm25")
+        for share, config in resolved.items()
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scores, "systems_of", lambda _: systems)
+        folders = list(scores.evaluate_recipe(resolved[0.2]))
+    few, many = (len(read_results(folder)[0].query_ids) for folder in folders)
+    assert many > 1.5 * few
