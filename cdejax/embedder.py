@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from cdejax.context import Context, sample
 from cdejax.data.ragged import Ragged
@@ -27,6 +27,8 @@ from cdejax.progress import progress
 log = logging.getLogger(__name__)
 
 Kind = Literal["query", "document"]
+ContextArrays = tuple[Float[Array, "places hidden"], Bool[Array, "places"] | None]
+"""Vectors of a context, and which of them count (None: all)."""
 _LEAST_WIDTH = 16
 
 
@@ -129,13 +131,13 @@ class Embedder:
             that is missing, not wanted or another model's, or a vector that is not
             finite.
         """
-        stage, vectors = "biencoder", None
+        stage, read = "biencoder", None
         if self.context_size is not None:
-            stage, vectors = "second", self._context_vectors(context)
+            stage, read = "second", self._context_arrays(context)
         elif context is not None:
             raise ValueError(f"{self.name} is a biencoder; it takes no context")
         out = self._embed(
-            texts, kind, stage, self.max_length, vectors, batch_size, show_progress
+            texts, kind, stage, self.max_length, read, batch_size, show_progress
         )
         if normalize:
             out /= np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
@@ -190,8 +192,8 @@ class Embedder:
         )
         return Context(rows, vectors, np.ones(len(rows), bool), seed, self.hash)
 
-    def _context_vectors(self, context: Context | None) -> Float[Array, "texts hidden"]:
-        """A context's vectors, if it is this model's."""
+    def _context_arrays(self, context: Context | None) -> ContextArrays:
+        """A context's vectors, if it is this model's, padded to one of a few sizes."""
         if not isinstance(context, Context):
             given = "none" if context is None else f"a {type(context).__name__}"
             raise ValueError(
@@ -205,7 +207,21 @@ class Embedder:
                 f"the context was made with other weights ({context.model}) than "
                 f"{self.name}'s ({self.hash}); make it again with this model"
             )
-        return jnp.asarray(context.vectors[context.mask])
+        vectors = context.vectors[context.mask]
+        missing = self._places(len(vectors)) - len(vectors)
+        if not missing:
+            return jnp.asarray(vectors), None
+        mask = np.arange(len(vectors) + missing) < len(vectors)
+        return jnp.asarray(np.pad(vectors, ((0, missing), (0, 0)))), jnp.asarray(mask)
+
+    def _places(self, size: int) -> int:
+        """Places for a context of `size`: each number of places is compiled once."""
+        most = self.context_size or 0
+        if size == 0:  # the model puts its null vector in every place
+            return 0
+        if jax.default_backend() != "cpu":  # padding costs less than a compilation
+            return most
+        return min(most, max(_LEAST_WIDTH, 1 << (size - 1).bit_length()))
 
     def _embed(
         self,
@@ -213,7 +229,7 @@ class Embedder:
         kind: str,
         stage: str,
         max_length: int,
-        context: Float[Array, "texts hidden"] | None,
+        context: ContextArrays | None,
         batch_size: int,
         show: bool,
     ) -> Float[np.ndarray, "texts dim"]:
@@ -310,14 +326,15 @@ def _run(
     params: Any,
     ids: Int[Array, "batch length"],
     lengths: Int[Array, "batch"],
-    context: Float[Array, "texts hidden"] | None,
+    context: ContextArrays | None,
 ) -> Float[Array, "batch dim"]:
     """One batch through one stage; compiled once per structure and shape."""
     model = nnx.merge(graph, params)
     if stage == "first":
         return model.first_stage(ids, lengths=lengths)
-    if stage == "second":
-        return model.second_stage(ids, context=context, lengths=lengths)
+    if context is not None:
+        vectors, mask = context
+        return model.second_stage(ids, None, vectors, mask, lengths=lengths)
     return model(ids, lengths=lengths)
 
 

@@ -48,10 +48,10 @@ def tokenizer(minilm):
     return Tokenizer.load(minilm)
 
 
-def contextual_model(seed=0):
+def contextual_model(seed=0, size=6):
     """Both heads away from their harmless start, so that context counts."""
     model = ContextualEncoder.from_encoder(
-        tiny(seed), nnx.Rngs(seed), context_size=6, soft_tokens=2
+        tiny(seed), nnx.Rngs(seed), context_size=size, soft_tokens=2
     )
     graph, params = nnx.split(model)
     leaves, tree = jax.tree.flatten(params)
@@ -178,6 +178,16 @@ def test_second_stage_equals_calls_of_the_model(contextual):
     expected = apply(second, tokens(contextual.tokenizer, TEXTS))
     found = contextual.encode(TEXTS, context=context, normalize=False)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_small_contexts_of_any_size_share_a_compilation(tokenizer):
+    embedder = Embedder(contextual_model(size=24), tokenizer, max_length=100)
+    first, *others = (embedder.context(TEXTS, size=size) for size in (3, 1, 5, 12))
+    embedder.encode(TEXTS, context=first)
+    count = RUN._cache_size()
+    for context in others:
+        embedder.encode(TEXTS, context=context)
+    assert RUN._cache_size() == count
 
 
 def test_contexts_make_a_difference(contextual):
