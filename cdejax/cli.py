@@ -20,7 +20,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cdejax.options import EncodeOptions, RecipeOptions, RunOptions, SearchOptions
+from cdejax.options import (
+    EncodeOptions,
+    ExportOptions,
+    OnnxOptions,
+    RecipeOptions,
+    RunOptions,
+    SearchOptions,
+)
 
 
 class Command(NamedTuple):
@@ -112,10 +119,11 @@ COMMANDS = {
         f"{_RECIPE} --set evaluation.collections='[data/scifact]'",
     ),
     "export": Command(
-        RecipeOptions,
+        ExportOptions,
         f"{_PIPELINE}:export",
         "Export: a checkpoint in; a Hugging Face folder out.",
-        "sentence-transformers, `cdejax encode` and `cdejax search` load the folder.",
+        "sentence-transformers, `cdejax encode` and `cdejax search` load the folder. "
+        "With `--format onnx` it also holds ONNX graphs, as from `cdejax onnx`.",
         _RECIPE,
     ),
     "report": Command(
@@ -124,6 +132,14 @@ COMMANDS = {
         "Report: all figures of a run in; one table with pictures out.",
         "Only what has not been evaluated yet is computed.",
         _RECIPE,
+    ),
+    "onnx": Command(
+        OnnxOptions,
+        "cdejax.commands:onnx",
+        "ONNX: a model folder in; onnx/model.onnx beside its other files out.",
+        "Token ids and mask in, finished embeddings out, for any batch and length. The "
+        "graph is run by onnxruntime and compared with the model before it is kept.",
+        "--model my-model --int8",
     ),
     "encode": Command(
         EncodeOptions,
@@ -184,9 +200,11 @@ def _run(name: str, arguments: Sequence[str]) -> Any:
     function = command.function
     if isinstance(options, RunOptions) and options.dry_run:
         function = f"{_PIPELINE}:dry_run"
-    given = options.load() if isinstance(options, RecipeOptions) else options
+    given, keywords = options, {}
+    if isinstance(options, RecipeOptions):
+        keywords, given = options.keywords(), options.load()
     module, _, attribute = function.partition(":")
-    return getattr(importlib.import_module(module), attribute)(given)
+    return getattr(importlib.import_module(module), attribute)(given, **keywords)
 
 
 def _help(name: str, command: Command) -> str:

@@ -1,4 +1,4 @@
-"""`cdejax encode` and `cdejax search`: an exported model on the user's own texts."""
+"""`cdejax encode`, `search` and `onnx`: an exported model at work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from cdejax.data.texts import is_text_file, read_texts
-from cdejax.options import EncodeOptions, SearchOptions
+from cdejax.options import EncodeOptions, OnnxOptions, SearchOptions
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -91,6 +91,22 @@ def search(options: SearchOptions) -> RenderableType:
         lines = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in results)
         _write(options.output, lambda stream: stream.write(lines.encode()))
     return _table(results, options.output)
+
+
+def onnx(options: OnnxOptions) -> Path:
+    """Adds ONNX graphs to a model folder, or to a copy of it.
+
+    Returns:
+      The folder of the graphs.
+
+    Raises:
+      ValueError: as `cdejax.export.onnx.add_onnx`.
+    """
+    from cdejax.export.onnx import add_onnx
+
+    return add_onnx(
+        options.model, options.output, int8=options.int8, overwrite=options.overwrite
+    )
 
 
 def _queries(options: SearchOptions) -> dict[str, str]:

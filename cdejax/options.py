@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -42,6 +42,10 @@ class RecipeOptions:
         only = {self.variant: config.variants[self.variant]}
         return dataclasses.replace(config, variants=only)
 
+    def keywords(self) -> dict[str, Any]:
+        """What the stage is told beside the recipe."""
+        return {}
+
 
 @dataclass(frozen=True)
 class RunOptions(RecipeOptions):
@@ -49,6 +53,38 @@ class RunOptions(RecipeOptions):
 
     dry_run: bool = False
     """Only say what would happen: rows, drops, steps, padding, memory, FLOPs."""
+
+
+@dataclass(frozen=True)
+class ExportOptions(RecipeOptions):
+    """A recipe whose models are exported."""
+
+    format: Literal["huggingface", "onnx"] = "huggingface"
+    """onnx: add checked ONNX graphs to each Hugging Face folder (biencoders)."""
+    int8: bool = False
+    """With --format onnx: also an 8-bit graph, and how close it comes."""
+
+    def keywords(self) -> dict[str, Any]:
+        """What the stage is told beside the recipe; ValueError for a contradiction."""
+        if self.format == "onnx":
+            return {"onnx": True, "int8": self.int8}
+        if self.int8:
+            raise ValueError("--int8 is for ONNX graphs: add --format onnx")
+        return {}
+
+
+@dataclass(frozen=True)
+class OnnxOptions:
+    """A model folder to which ONNX graphs are added."""
+
+    model: str
+    """Model folder: an export of ours or a Hugging Face folder with one encoder."""
+    output: File = None
+    """Leave the model's folder alone: copy it here and add the graphs to the copy."""
+    int8: bool = False
+    """Also write an 8-bit graph (dynamic quantisation), and say how close it comes."""
+    overwrite: bool = False
+    """Replace graphs that are there."""
 
 
 @dataclass(frozen=True)

@@ -259,10 +259,44 @@ def trained_model(config: Config, name: str) -> Any:
     return nnx.merge(graphdef, trained_params(folder, params))
 
 
-def export(config: Config) -> str:
-    """Exports every variant; the folders, one a line."""
-    found = (export_variant(*item) for item in variants_of(config).items())
-    return "\n".join(str(path) for path in found)
+def export(config: Config, *, onnx: bool = False, int8: bool = False) -> str:
+    """Exports every variant; the folders, one a line.
+
+    Args:
+      config: the recipe.
+      onnx: add ONNX graphs to the folders.
+      int8: 8-bit ones too.
+
+    Raises:
+      ValueError: ONNX graphs are asked for that cannot be made, a variant was not
+        trained, or an export does not give its vectors.
+    """
+    variants = variants_of(config)
+    if onnx:
+        _check_onnx(variants)
+    folders = [export_variant(*item) for item in variants.items()]
+    if onnx:
+        from cdejax.export.onnx import add_onnx
+
+        for folder in folders:
+            add_onnx(folder, int8=int8, overwrite=True)
+    return "\n".join(str(path) for path in folders)
+
+
+def _check_onnx(variants: dict[str, Config]) -> None:
+    """Refuses, before any export, what has no ONNX graph."""
+    from cdejax.export.onnx import require_libraries
+
+    require_libraries()
+    kinds = {name: resolved.model.kind for name, resolved in variants.items()}
+    if contextual := [name for name, kind in kinds.items() if kind == "contextual"]:
+        others = [name for name in kinds if name not in contextual]
+        advice = f"; `--variant {others[0]}` exports that one" if others else ""
+        raise ValueError(
+            f"--format onnx: {', '.join(contextual)} is contextual and reads a context "
+            "beside the text, but an ONNX graph takes text alone: export without it, "
+            f"bake a context into the folder and run `cdejax onnx` on that{advice}"
+        )
 
 
 def export_variant(name: str, config: Config) -> Path:

@@ -1,0 +1,173 @@
+"""ONNX graphs for exported and Hugging Face folders, beside their other files.
+
+`onnx/model.onnx` takes `input_ids` and `attention_mask` (int64 [batch, length]) and
+gives `last_hidden_state` and `sentence_embedding`, pooled and normalised as the folder
+says: what onnxruntime and sentence-transformers' ONNX backend look for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import jax.numpy as jnp
+
+from cdejax.embedder import Embedder, load
+from cdejax.export.onnx_check import cosines, largest_difference
+from cdejax.folder import transformer_folder
+from cdejax.paths import resolve_folder
+
+_log = logging.getLogger(__name__)
+PLACE = "onnx"
+MODEL = "model.onnx"
+QUANTIZED = "model_quantized.onnx"
+_FILES = (MODEL, f"{MODEL}_data", QUANTIZED, f"{QUANTIZED}.data")
+_NEEDED = ("torch", "transformers", "sentence_transformers", "onnx", "onnxruntime",
+           "onnxscript")  # fmt: skip
+
+
+def add_onnx(
+    folder: str | Path,
+    output: Path | None = None,
+    *,
+    int8: bool = False,
+    overwrite: bool = False,
+) -> Path:
+    """Adds ONNX graphs to a folder, checked against our model of it.
+
+    Args:
+      folder: an export of ours or a Hugging Face folder with one encoder, or
+        `package:MODULE/FOLDER`.
+      output: add them to a copy of the folder, which appears here when it is complete
+        (default: to the folder itself).
+      int8: also write `model_quantized.onnx`: weights in 8 bits, column by column, and
+        activations quantised as they come. Its cosine to float32 is logged.
+      overwrite: replace graphs that are there.
+
+    Returns:
+      The folder of the graphs, `onnx` beside the encoder's `config.json`.
+
+    Raises:
+      ValueError: a library is missing, the folder cannot be read or holds graphs
+        already, its model needs a context, `output` is not empty, or the graph's
+        vectors differ by more than 1e-4 from ours (then nothing is left).
+    """
+    require_libraries()
+    path = resolve_folder(folder)
+    if output is None:
+        _check_free(path, overwrite)
+    else:
+        _check_output(output)
+    embedder = load(path, dtype=jnp.float32)
+    if embedder.context_size is not None:
+        raise ValueError(
+            f"{folder}: a contextual model reads a context beside the text, and an "
+            "ONNX graph takes text alone: bake a context into it first"
+        )
+    where = path if output is None else output
+    try:
+        if output is None:
+            _add(path, embedder, int8)
+        else:
+            _copy(path, output, embedder, int8)
+    except OSError as error:
+        raise ValueError(f"{where}: cannot be written ({error.strerror})") from None
+    return transformer_folder(where) / PLACE
+
+
+def require_libraries() -> None:
+    """Raises ValueError, with the fix, where a library for ONNX is missing."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"ONNX needs {', '.join(missing)}, not installed here: "
+            "pip install 'cdejax[onnx]'"
+        )
+
+
+def _graphs(folder: Path) -> list[Path]:
+    """The graphs that a folder holds, under the names that we write."""
+    place = transformer_folder(folder) / PLACE
+    return [place / name for name in _FILES if (place / name).exists()]
+
+
+def _check_free(folder: Path, overwrite: bool) -> None:
+    found = _graphs(folder)
+    if found and not overwrite:
+        raise ValueError(f"{found[0]}: exists; add --overwrite, or give an --output")
+
+
+def _check_output(output: Path) -> None:
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ValueError(f"{output}: exists and is not empty; give another folder")
+    if not output.absolute().parent.is_dir():
+        raise ValueError(f"{output}: there is no folder {output.parent}; make it first")
+
+
+def _copy(folder: Path, output: Path, embedder: Embedder, int8: bool) -> None:
+    """A copy with graphs; it gets its name when it is complete."""
+    ignore = shutil.ignore_patterns("__pycache__", ".lock")
+    place = output.absolute().parent
+    with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=place) as made:
+        copy = Path(made) / output.name
+        shutil.copytree(folder, copy, ignore=ignore)
+        _add(copy, embedder, int8)
+        os.replace(copy, output)
+
+
+def _add(folder: Path, embedder: Embedder, int8: bool) -> None:
+    """Writes graphs aside, checks them, and puts them in the place of older ones."""
+    place = transformer_folder(folder) / PLACE
+    with tempfile.TemporaryDirectory(prefix=".onnx-", dir=place.parent) as made:
+        _write(folder, Path(made), embedder, int8)
+        place.mkdir(exist_ok=True)
+        for old in _graphs(folder):
+            old.unlink()
+        for file in Path(made).iterdir():
+            os.replace(file, place / file.name)
+
+
+def _write(folder: Path, made: Path, embedder: Embedder, int8: bool) -> None:
+    """The checked graphs of a folder, in another."""
+    from cdejax.export.onnx_graph import load_graph, write_graph
+
+    write_graph(load_graph(folder), made / MODEL)
+    difference = largest_difference(made / MODEL, embedder)
+    _log.info("%s: differs by %.1e at most from the model", MODEL, difference)
+    if int8:
+        quantize(made / MODEL, made / QUANTIZED)
+        close = cosines(made / QUANTIZED, embedder)
+        _log.info(
+            "%s: cosine to the model %.4f at least, %.4f on average",
+            QUANTIZED,
+            close.min(),
+            close.mean(),
+        )
+
+
+def quantize(file: Path, output: Path) -> None:
+    """Dynamic 8-bit quantisation of a graph's weights, by columns.
+
+    Unsigned weights: with signed ones, processors without VNNI saturate 16-bit sums
+    and give other vectors than those that have it.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    beside = (file.parent / f"{file.name}_data").is_file()
+    with tempfile.TemporaryDirectory(dir=output.parent) as temporary:
+        ready = Path(temporary) / file.name
+        quant_pre_process(
+            file, ready, skip_symbolic_shape=True, save_as_external_data=beside
+        )
+        quantize_dynamic(
+            ready,
+            output,
+            per_channel=True,
+            weight_type=QuantType.QUInt8,
+            use_external_data_format=beside,
+        )
