@@ -1,40 +1,70 @@
-"""The context of a contextual encoder: a sample of the corpus, as its first stage sees
-it. One object, to be kept with the index that was made with it.
+"""The context of a contextual encoder: texts of the corpus, as its first stage sees
+them. One object, to be kept with the index that was made with it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from cdejax.artifacts import write_json
+from cdejax.artifacts import fingerprint, write_json
 
-_ARRAYS, _INFO = "context.npz", "context.json"
+Method = Literal["random", "kmeans++", "medoids"]
+"""How a context's texts are chosen (see `cdejax.representatives`)."""
+Fill = Literal["mask", "resample"]
+"""What stands in the places that the texts leave: nothing, or texts once more."""
+ARRAYS, INFO = "context.safetensors", "context.json"
+"""Files of a saved context."""
+_OLD_ARRAYS = "context.npz"
+_NAMES = ("ids", "vectors", "mask")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a context's texts come from, beside the seed."""
+
+    method: Method
+    """How they were chosen."""
+    candidates: int
+    """Texts of the corpus that were looked at, drawn by the seed."""
+    fill: Fill
+    """What stands in the places that they leave."""
+    corpus: int
+    """Texts in the corpus."""
+    size: int
+    """Places that the model was trained with, C."""
+    texts_hash: str
+    """Hash of the texts, place by place (see `hash_texts`)."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """First-stage vectors of sampled texts.
+    """First-stage vectors of chosen texts.
 
     With no vectors at all it is the null context: the second stage then reads its
     null vector in every place.
     """
 
     ids: Int[np.ndarray, "texts"]
-    """Positions of the sampled texts in the sequence they were drawn from."""
+    """Positions of the texts in the sequence they were chosen from."""
     vectors: Float[np.ndarray, "texts hidden"]
     """The first stage's output, not normalised."""
     mask: Bool[np.ndarray, "texts"]
     """Which vectors the second stage reads."""
     seed: int
-    """Seed of the sample."""
+    """Seed of the choice."""
     model: str
     """Hash of the weights that made the vectors (`Embedder.hash`)."""
+    origin: Origin | None = None
+    """Where the texts come from; None if it was not recorded."""
 
     def __len__(self) -> int:
         return int(self.mask.sum())
@@ -48,38 +78,55 @@ class Context:
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
+    @property
+    def info(self) -> dict[str, Any]:
+        """Everything but the arrays, as plain values: hash, number of texts, origin."""
+        info = {"hash": self.hash, "texts": len(self), "seed": self.seed}
+        origin = {} if self.origin is None else dataclasses.asdict(self.origin)
+        return info | {"model": self.model} | origin
+
     def save(self, folder: str | Path) -> None:
-        """Writes `context.npz` and `context.json`."""
+        """Writes `context.safetensors` and `context.json`."""
+        from safetensors.numpy import save_file
+
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        np.savez(folder / _ARRAYS, ids=self.ids, vectors=self.vectors, mask=self.mask)
-        info = {"seed": self.seed, "model": self.model, "hash": self.hash}
-        write_json(folder / _INFO, {**info, "texts": len(self)})
+        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _NAMES}
+        save_file(arrays, folder / ARRAYS)
+        write_json(folder / INFO, self.info | {"fingerprint": fingerprint(self.info)})
 
     @classmethod
     def load(cls, folder: str | Path) -> Context:
-        """Reads a saved context; ValueError if files are missing or were changed."""
+        """Reads a saved context, also one of an older version (`context.npz`).
+
+        Raises:
+          ValueError: files are missing, damaged or were changed.
+        """
         folder = Path(folder)
-        for name in (_ARRAYS, _INFO):
+        old = (folder / _OLD_ARRAYS).is_file() and not (folder / ARRAYS).is_file()
+        names = (_OLD_ARRAYS if old else ARRAYS, INFO)
+        for name in names:
             if not (folder / name).is_file():
                 raise ValueError(
                     f"{folder}: no context there ({name} is missing); write one with "
-                    "`Embedder.context(texts).save(folder)`"
+                    "`cdejax context` or `Embedder.context(texts).save(folder)`"
                 )
         try:
-            info = json.loads((folder / _INFO).read_text(encoding="utf-8"))
-            with np.load(folder / _ARRAYS, allow_pickle=False) as arrays:
-                context = cls(
-                    *(arrays[name] for name in ("ids", "vectors", "mask")),
-                    seed=info["seed"],
-                    model=info["model"],
-                )
-        except Exception as error:  # zip, JSON and key errors alike
+            info = json.loads((folder / INFO).read_text(encoding="utf-8"))
+            arrays = _read_arrays(folder / names[0])
+            context = cls(
+                *(arrays[name] for name in _NAMES),
+                seed=info["seed"],
+                model=info["model"],
+                origin=_origin(info),
+            )
+            stored = info.pop("fingerprint", None), info["hash"]
+        except Exception as error:  # zip, safetensors, JSON and key errors alike
             raise ValueError(f"{folder}: cannot read the context: {error!r}") from None
-        if context.hash != info["hash"]:
+        if stored[1] != context.hash or stored[0] not in (None, fingerprint(info)):
             raise ValueError(
-                f"{folder}: {_ARRAYS} and {_INFO} do not belong together; make the "
-                "context again"
+                f"{folder}: {names[0]} and {INFO} do not belong together, or one was "
+                "changed; make the context again"
             )
         return context
 
@@ -89,3 +136,28 @@ def sample(count: int, size: int, seed: int) -> Int[np.ndarray, "texts"]:
     if count <= size:
         return np.arange(count)
     return np.sort(np.random.default_rng(seed).choice(count, size, replace=False))
+
+
+def hash_texts(texts: Iterable[str]) -> str:
+    """Hash (16 hex digits) of texts in their order."""
+    digest = hashlib.blake2b(digest_size=8)
+    for text in texts:
+        content = text.encode()
+        digest.update(f"{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    if path.name == _OLD_ARRAYS:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in _NAMES}
+    from safetensors.numpy import load_file
+
+    return load_file(path)
+
+
+def _origin(info: dict[str, Any]) -> Origin | None:
+    """The recorded origin; contexts of older versions have none."""
+    if "method" not in info:
+        return None
+    return Origin(**{f.name: info[f.name] for f in dataclasses.fields(Origin)})

@@ -8,7 +8,7 @@ import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +16,22 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
-from cdejax.context import Context, sample
+from cdejax.context import Context, Fill, Method
 from cdejax.data.ragged import Ragged
 from cdejax.data.tokenizer import Tokenizer, check_texts
-from cdejax.folder import read_settings, transformer_folder
+from cdejax.folder import (
+    Similarity,
+    check_similarity,
+    read_settings,
+    transformer_folder,
+)
 from cdejax.models import BiEncoder, ContextualEncoder
 from cdejax.paths import resolve_folder
 from cdejax.progress import progress
+from cdejax.representatives import Choice
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["query", "document"]
 ContextArrays = tuple[Float[Array, "places hidden"], Bool[Array, "places"] | None]
 """Vectors of a context, and which of them count (None: all)."""
 _LEAST_WIDTH = 16
@@ -42,14 +47,20 @@ class Embedder:
     Args:
       model: the model; only its structure and parameters are kept.
       tokenizer: the tokenizer that the model was trained with.
-      prompts: text before every `query` and `document` (missing: none). Context texts
-        are read as documents.
+      prompts: text before every `query`, every `document` (missing: none) and texts
+        of other kinds. Context texts are read as documents.
       max_length: longest text in tokens; what is cut is logged.
       context_length: the same for texts of the context (default: `max_length`).
       name: what to call the model in reports.
+      default_prompt_name: kept for exports; `encode` is told which prompt to use.
+      similarity_fn_name: how the model's vectors are to be compared.
+      truncate_dim: keep the first values of every vector only (Matryoshka).
+      normalized: the model's vectors have length 1 before they are truncated, as
+        behind a last Normalize of a sentence-transformers folder.
 
     Raises:
-      ValueError: the tokenizer has more tokens than the model, or an unknown prompt.
+      ValueError: the tokenizer has more tokens than the model, or a setting has no
+        meaning.
     """
 
     def __init__(
@@ -61,6 +72,10 @@ class Embedder:
         max_length: int = 512,
         context_length: int | None = None,
         name: str = "model",
+        default_prompt_name: str | None = None,
+        similarity_fn_name: Similarity = "cosine",
+        truncate_dim: int | None = None,
+        normalized: bool = False,
     ):
         contextual = isinstance(model, ContextualEncoder)
         encoder = model.backbone if contextual else model.encoder
@@ -69,17 +84,21 @@ class Embedder:
                 f"{name}: the tokenizer has {tokenizer.vocab_size} tokens, the model "
                 f"{encoder.config.vocab_size}; use the tokenizer it was trained with"
             )
-        if unknown := set(prompts or ()) - {"query", "document"}:
-            raise ValueError(
-                f"prompts for {sorted(unknown)}: only `query` and `document` have one"
-            )
+        if truncate_dim is not None and truncate_dim < 1:
+            raise ValueError(f"truncate_dim {truncate_dim}: give 1 or more")
         self.tokenizer = tokenizer
         self.prompts = {"query": "", "document": "", **(prompts or {})}
         self.max_length = max_length
         self.context_length = context_length or max_length
         self.name = name
-        self.dim: int = model.dim
+        self.default_prompt_name = default_prompt_name
+        self.similarity_fn_name = check_similarity(similarity_fn_name, name)
+        self.truncate_dim = truncate_dim
+        self.normalized = normalized
+        self._size: int = model.dim
+        self.dim = min(model.dim, truncate_dim or model.dim)
         """Size of an embedding."""
+        self._pools_prompts = contextual or model.include_prompt
         self.context_size = model.config.context_size if contextual else None
         """Context texts at most, C; None for a biencoder."""
         self.dtype = str(encoder.dtype)
@@ -110,20 +129,22 @@ class Embedder:
     def encode(
         self,
         texts: Sequence[str],
-        kind: Kind = "document",
+        kind: str = "document",
         context: Context | None = None,
         batch_size: int = 128,
-        normalize: bool = True,
+        normalize: bool | None = None,
         show_progress: bool = False,
     ) -> Float[np.ndarray, "texts dim"]:
         """Vectors of texts, float32, in the order of the texts.
 
         Args:
           texts: strings; an empty one is allowed.
-          kind: which prompt stands before them.
+          kind: which prompt stands before them: `query`, `document` or any other name
+            in `prompts`.
           context: a contextual model needs one, from `context` or `Context.load`.
           batch_size: texts encoded at once.
-          normalize: to length 1.
+          normalize: to length 1, after truncation (default: for cosine; for other
+            similarity functions vectors stay as the model gives them).
           show_progress: a bar with rate and remaining time.
 
         Raises:
@@ -139,9 +160,30 @@ class Embedder:
         out = self._embed(
             texts, kind, stage, self.max_length, read, batch_size, show_progress
         )
-        if normalize:
-            out /= np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
-        return out
+        if self.normalized:
+            out = _unit(out)
+        out = np.ascontiguousarray(out[:, : self.truncate_dim])
+        if normalize is None:
+            normalize = self.similarity_fn_name == "cosine"
+        return _unit(out) if normalize else out
+
+    def similarity(
+        self,
+        one: Float[np.ndarray, "rows dim"],
+        other: Float[np.ndarray, "columns dim"],
+    ) -> Float[np.ndarray, "rows columns"]:
+        """Scores of all pairs of vectors by the model's similarity function.
+
+        Cosine or dot product; for `euclidean` and `manhattan` minus the distance.
+        """
+        from scipy.spatial.distance import cdist
+
+        name = self.similarity_fn_name
+        if name in ("cosine", "dot"):
+            pair = (one, other) if name == "dot" else (_unit(one), _unit(other))
+            return pair[0] @ pair[1].T
+        metric = "cityblock" if name == "manhattan" else "euclidean"
+        return -cdist(one, other, metric).astype(np.float32)
 
     def context(
         self,
@@ -150,37 +192,36 @@ class Embedder:
         seed: int = 0,
         batch_size: int = 128,
         show_progress: bool = False,
+        *,
+        method: Method = "random",
+        candidates: int | None = None,
+        fill: Fill = "mask",
     ) -> Context:
-        """Samples texts and embeds them with the first stage.
+        """Chooses texts and embeds them with the first stage.
 
         Args:
           texts: the corpus, or any part of it; encoded as documents.
-          size: texts to draw without replacement (default: C, the model's size); with
-            fewer texts than that, all are taken and the missing places stay out of
-            attention. 0 gives the null context.
-          seed: of the sample.
+          size: texts to choose, each once (default: C, the model's size); with fewer
+            texts than that, all are taken. 0 gives the null context.
+          seed: of everything drawn.
           batch_size: texts encoded at once.
           show_progress: a bar with rate and remaining time.
+          method: `random`; or, by their first-stage vectors, `kmeans++` (texts far
+            apart) or `medoids` (the middle of each of `size` clusters).
+          candidates: texts that the last two look at, drawn by the seed (default: 8 for
+            each text to choose).
+          fill: what becomes of places without a text: `mask` keeps them out of
+            attention, `resample` draws chosen texts again, with replacement, up to C.
 
         Raises:
-          ValueError: the model is a biencoder, `size` is not in 0…C, or there is no
-            text to draw.
+          ValueError: the model is a biencoder, `size` is not in 0…C, another argument
+            is wrong, or there is no text to draw.
         """
         most = self.context_size
         if most is None:
             raise ValueError(f"{self.name} is a biencoder; it takes no context")
-        size = most if size is None else size
-        if not 0 <= size <= most:
-            raise ValueError(
-                f"size {size}: this model reads 0 to {most} context texts (trained C)"
-            )
-        if seed < 0:
-            raise ValueError(f"seed {seed}: give 0 or more")
-        if isinstance(texts, str):
-            raise ValueError("texts: one string was given, wrap it in a list")
-        if size and not len(texts):
-            raise ValueError("no texts to draw from; size=0 gives the null context")
-        rows = sample(len(texts), size, seed) if size else np.arange(0)
+        choice = Choice(most, size, seed, method, candidates, fill)
+        rows = choice.candidates_of(texts)
         vectors = self._embed(
             [texts[row] for row in rows.tolist()],
             "document",
@@ -190,7 +231,7 @@ class Embedder:
             batch_size,
             show_progress,
         )
-        return Context(rows, vectors, np.ones(len(rows), bool), seed, self.hash)
+        return choice.context(texts, rows, vectors, self.hash)
 
     def _context_arrays(self, context: Context | None) -> ContextArrays:
         """A context's vectors, if it is this model's, padded to one of a few sizes."""
@@ -235,7 +276,8 @@ class Embedder:
     ) -> Float[np.ndarray, "texts dim"]:
         """Tokenises, encodes batch by batch, and puts the rows back in order."""
         tokens = self._tokenize(texts, kind, max_length)
-        out = np.zeros((len(tokens), self.dim), np.float32)
+        out = np.zeros((len(tokens), self._size), np.float32)
+        skip = self._skip(kind, max_length)
         pending: tuple[Int[np.ndarray, "rows"], Array] | None = None
         # an accelerator computes padding sooner than it compiles another shape
         least = 8 if jax.default_backend() == "cpu" else batch_size
@@ -246,7 +288,7 @@ class Embedder:
                 lengths = np.ones(size, np.int32)
                 ids[: len(rows)] = tokens.padded(rows, width, self.tokenizer.pad_id)
                 lengths[: len(rows)] = tokens.lengths[rows]
-                new = _run(self._graph, stage, self.params, ids, lengths, context)
+                new = _run(self._graph, stage, self.params, ids, lengths, context, skip)
                 _store(out, pending)  # the device works on `new` meanwhile
                 pending = rows, new
                 advance(len(rows))
@@ -259,9 +301,19 @@ class Embedder:
             )
         return out
 
+    def _skip(self, kind: str, max_length: int) -> Int[np.ndarray, ""] | None:
+        """Tokens of the prompt that are not pooled, as sentence-transformers counts.
+
+        Those of the prompt alone with its special tokens, but for one at the end.
+        """
+        if self._pools_prompts or not self.prompts[kind]:
+            return None
+        (row,), _ = self.tokenizer.encode([self.prompts[kind]], max_length)
+        return np.array(len(row) - (int(row[-1]) in self.tokenizer.special_ids))
+
     def _tokenize(self, texts: Sequence[str], kind: str, max_length: int) -> Ragged:
         if kind not in self.prompts:
-            raise ValueError(f"kind {kind!r}: choose 'query' or 'document'")
+            raise ValueError(f"kind {kind!r}: choose one of {sorted(self.prompts)}")
         check_texts(texts)
         prompt = self.prompts[kind]
         rows, cut = self.tokenizer.encode([prompt + text for text in texts], max_length)
@@ -327,6 +379,7 @@ def _run(
     ids: Int[Array, "batch length"],
     lengths: Int[Array, "batch"],
     context: ContextArrays | None,
+    skip: Int[Array, ""] | None,
 ) -> Float[Array, "batch dim"]:
     """One batch through one stage; compiled once per structure and shape."""
     model = nnx.merge(graph, params)
@@ -335,7 +388,14 @@ def _run(
     if context is not None:
         vectors, mask = context
         return model.second_stage(ids, None, vectors, mask, lengths=lengths)
+    if skip is not None:
+        return model(ids, lengths=lengths, skip=skip)
     return model(ids, lengths=lengths)
+
+
+def _unit(vectors: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(norms, 1e-12)
 
 
 def _store(

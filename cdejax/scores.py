@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 START = "untrained start"
 _CODE = (
-    *("retrieval", "models", "embedder.py", "context.py", "data/tokenizer.py"),
+    *("retrieval", "models", "embedder.py", "data/tokenizer.py"),
+    *("context.py", "representatives.py"),
     *("data/beir.py", "training/start.py", "pipeline.py", "scores.py"),
 )
 
