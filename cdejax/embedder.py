@@ -19,19 +19,17 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int
 from cdejax.context import Context, Fill, Method
 from cdejax.data.ragged import Ragged
 from cdejax.data.tokenizer import Tokenizer, check_texts
-from cdejax.folder import (
-    Similarity,
-    check_similarity,
-    read_settings,
-    transformer_folder,
-)
+from cdejax.folder import read_settings, transformer_folder
 from cdejax.models import BiEncoder, ContextualEncoder
 from cdejax.paths import resolve_folder
 from cdejax.progress import progress
 from cdejax.representatives import Choice
+from cdejax.similarity import Similarity, check_similarity, similarity, unit
 
 log = logging.getLogger(__name__)
 
+Kind = str
+"""Name of a prompt: `query`, `document`, or another of the model's."""
 ContextArrays = tuple[Float[Array, "places hidden"], Bool[Array, "places"] | None]
 """Vectors of a context, and which of them count (None: all)."""
 _LEAST_WIDTH = 16
@@ -129,7 +127,7 @@ class Embedder:
     def encode(
         self,
         texts: Sequence[str],
-        kind: str = "document",
+        kind: Kind = "document",
         context: Context | None = None,
         batch_size: int = 128,
         normalize: bool | None = None,
@@ -161,11 +159,11 @@ class Embedder:
             texts, kind, stage, self.max_length, read, batch_size, show_progress
         )
         if self.normalized:
-            out = _unit(out)
+            out = unit(out)
         out = np.ascontiguousarray(out[:, : self.truncate_dim])
         if normalize is None:
             normalize = self.similarity_fn_name == "cosine"
-        return _unit(out) if normalize else out
+        return unit(out) if normalize else out
 
     def similarity(
         self,
@@ -176,14 +174,7 @@ class Embedder:
 
         Cosine or dot product; for `euclidean` and `manhattan` minus the distance.
         """
-        from scipy.spatial.distance import cdist
-
-        name = self.similarity_fn_name
-        if name in ("cosine", "dot"):
-            pair = (one, other) if name == "dot" else (_unit(one), _unit(other))
-            return pair[0] @ pair[1].T
-        metric = "cityblock" if name == "manhattan" else "euclidean"
-        return -cdist(one, other, metric).astype(np.float32)
+        return similarity(one, other, self.similarity_fn_name)
 
     def context(
         self,
@@ -391,11 +382,6 @@ def _run(
     if skip is not None:
         return model(ids, lengths=lengths, skip=skip)
     return model(ids, lengths=lengths)
-
-
-def _unit(vectors: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.maximum(norms, 1e-12)
 
 
 def _store(

@@ -1,19 +1,24 @@
-"""What a Hugging Face folder says beside weights: prompts and length limits."""
+"""What a Hugging Face folder says beside weights: prompts, limits, similarity."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cdejax.models.folders import read_json
+from cdejax.models.st_modules import list_modules
+from cdejax.similarity import check_similarity
 
 _NAMES = {
     "query": ("query", "search_query"),
     "document": ("document", "search_document", "passage", "corpus"),
 }
+_SETTINGS = "config_sentence_transformers.json"
 _LONGEST = 512
+_UNLIMITED = 10**6  # tokenizers without a limit say 10**30
+# Learned positions that a model type keeps for padding, in front of the text's.
+_LEARNED = {"bert": 0, "distilbert": 0, "roberta": 2, "xlm-roberta": 2, "mpnet": 2}
 
 
 def transformer_folder(folder: Path) -> Path:
@@ -22,65 +27,83 @@ def transformer_folder(folder: Path) -> Path:
     Raises:
       ValueError: `modules.json` is no list of modules.
     """
-    path = folder / "modules.json"
-    if not path.is_file():
-        return folder
-    try:
-        return folder / json.loads(path.read_text(encoding="utf-8"))[0]["path"]
-    except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise ValueError(f"{path}: not a list of modules ({error!r})") from None
+    return next((place for _, place in list_modules(folder)), folder)
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """`prompts`, `max_length` and `context_length` of a folder, for `Embedder`.
+    """A folder's settings, as `Embedder` and `export_model` take them.
 
-    Prompts come from `config_sentence_transformers.json`, as sentence-transformers'
-    `encode_query` and `encode_document` look them up. The length limit comes from
-    `sentence_bert_config.json`, else `max_seq_length` of `config.json`, else the
-    tokenizer's `model_max_length` up to 512 tokens, else 512; learned positions bound
-    it.
+    `prompts` are all of `config_sentence_transformers.json`; `query` and `document`
+    are added as sentence-transformers' `encode_query` and `encode_document` look them
+    up (`search_query`, and `search_document`, `passage` or `corpus` stand in for a name
+    that is not there; else the prompt is ""). `default_prompt_name`,
+    `similarity_fn_name` (default: `cosine`) and `truncate_dim` come from the same file.
+    `normalized` says whether the last module is Normalize.
+
+    `max_length` comes from `sentence_bert_config.json`, else `max_seq_length` of
+    `config.json`, else the tokenizer's `model_max_length`, else 512; learned positions
+    bound it. `context_length` is that of a contextual encoder's first stage.
 
     Raises:
-      ValueError: a file is no JSON object, or the folder asks for lower-casing outside
-        its tokenizer, which is not supported.
+      ValueError: a file is no JSON object, or a setting has no meaning.
     """
-    prompts = _read(folder / "config_sentence_transformers.json")
     inner = transformer_folder(folder)
-    bert = _read(inner / "sentence_bert_config.json")
+    settings = _read(folder / _SETTINGS)
     config = _read(inner / "config.json")
-    tokenizer = _read(inner / "tokenizer_config.json")
-    if bert.get("do_lower_case"):
+    source = str(folder / _SETTINGS)
+    prompts = _prompts(settings, source)
+    default = settings.get("default_prompt_name")
+    if default is not None and default not in prompts:
         raise ValueError(
-            f"{inner}/sentence_bert_config.json: do_lower_case is not supported; "
-            "lower-case in the tokenizer instead"
+            f"{source}: default_prompt_name {default!r} is none of the prompts "
+            f"{sorted(prompts)}"
         )
-    limit = bert.get("max_seq_length") or config.get("max_seq_length")
-    limit = limit or min(tokenizer.get("model_max_length", _LONGEST), _LONGEST)
-    encoder = config.get("backbone_config") or config
-    if not isinstance(limit, int):
-        raise ValueError(f"{folder}: the length limit is {limit!r}, no whole number")
-    if encoder.get("model_type") == "bert":
-        limit = min(limit, encoder.get("max_position_embeddings", limit))
     return {
-        "prompts": _prompts(prompts, folder),
-        "max_length": limit,
+        "prompts": prompts,
+        "default_prompt_name": default,
+        "max_length": _limit(inner, config),
         "context_length": config.get("context_max_length"),
+        "similarity_fn_name": check_similarity(
+            settings.get("similarity_fn_name") or "cosine", source
+        ),
+        "truncate_dim": _truncate_dim(settings, source),
+        "normalized": [kind for kind, _ in list_modules(folder)][-1:] == ["Normalize"],
     }
 
 
-def _prompts(config: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    stored = config.get("prompts") or {}
+def _limit(inner: Path, config: Mapping[str, Any]) -> int:
+    """The longest text, in tokens."""
+    files = sorted(inner.glob("sentence_*_config.json"))
+    limit = _read(files[0]).get("max_seq_length") if files else None
+    limit = limit or config.get("max_seq_length")
+    if limit is None:
+        limit = _read(inner / "tokenizer_config.json").get("model_max_length")
+        limit = _LONGEST if limit is None or limit > _UNLIMITED else limit
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise ValueError(f"{inner}: the length limit is {limit!r}, no whole number")
+    encoder = config.get("backbone_config") or config
+    most = encoder.get("max_position_embeddings")
+    spare = _LEARNED.get(encoder.get("model_type", ""))
+    return limit if spare is None or most is None else min(limit, most - spare)
+
+
+def _truncate_dim(settings: Mapping[str, Any], source: str) -> int | None:
+    value = settings.get("truncate_dim")
+    if value is not None and (not isinstance(value, int) or value < 1):
+        raise ValueError(f"{source}: truncate_dim {value!r} is no size; 1 or more")
+    return value
+
+
+def _prompts(settings: Mapping[str, Any], source: str) -> dict[str, str]:
+    stored = settings.get("prompts") or {}
     texts = stored.values() if isinstance(stored, dict) else [stored]
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError(
-            f"{folder}/config_sentence_transformers.json: `prompts` must map names to "
-            "texts"
-        )
-    default = stored.get(config.get("default_prompt_name") or "", "")
-    return {
-        kind: next((stored[name] for name in names if stored.get(name)), default)
+        raise ValueError(f"{source}: `prompts` must map names to texts")
+    sides = {
+        kind: next((stored[name] for name in names if name in stored), "")
         for kind, names in _NAMES.items()
     }
+    return sides | stored
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -44,6 +44,8 @@ class Tokenizer:
         self.pad_id = tokenizer.get_vocab()[pad_token]
         self.vocab_size = max(tokenizer.get_vocab().values()) + 1
         self.special_tokens = tokenizer.num_special_tokens_to_add(False)
+        added = tokenizer.get_added_tokens_decoder().items()
+        self.special_ids = frozenset(index for index, token in added if token.special)
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
@@ -70,6 +72,8 @@ class Tokenizer:
         except Exception as error:  # tokenizers raises plain Exception
             broken = file if file.is_file() else vocab
             raise ValueError(f"{broken}: cannot read the tokenizer: {error}") from None
+        if _read_json(folder, "sentence_bert_config.json").get("do_lower_case"):
+            _lower_first(tokenizer)
         return cls(tokenizer, _pad_token(folder, tokenizer), folder)
 
     def encode(
@@ -167,6 +171,17 @@ def _wordpiece(vocab: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
         (sep, ids[sep]), (cls, ids[cls])
     )
     return tokenizer
+
+
+def _lower_first(tokenizer: tokenizers.Tokenizer) -> None:
+    """Lower-cases before all else, as sentence-transformers' `do_lower_case` asks."""
+    from tokenizers import normalizers
+
+    old = tokenizer.normalizer
+    parts = list(old) if isinstance(old, normalizers.Sequence) else [old]
+    parts = [part for part in parts if part is not None]
+    if not any(isinstance(part, normalizers.Lowercase) for part in parts):
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
 
 
 def _pad_token(folder: Path, tokenizer: tokenizers.Tokenizer) -> str:

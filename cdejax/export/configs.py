@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cdejax.export.dense import head_layers
 from cdejax.models import BiEncoder, ContextualEncoder
 from cdejax.models.pretrained import config_dict
+from cdejax.models.st_modules import FLAGS, MODES
 
 _ST = "sentence_transformers.models"
-_POOLING = {"mean": "mean_tokens", "cls": "cls_token", "last": "lasttoken"}
-_POOLING_KEYS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens",
-                 "weightedmean_tokens", "lasttoken")  # fmt: skip
 # The oldest versions that the torch files were tested with.
 _REQUIREMENTS = {"sentence-transformers": ">=5.7", "transformers": ">=5.17"}
 
@@ -56,13 +55,18 @@ def contextual_config(
     }
 
 
-def modules_json(model: BiEncoder | ContextualEncoder) -> list[dict[str, Any]]:
-    """`modules.json`: stock modules, or our own one for a contextual encoder."""
+def modules_json(
+    model: BiEncoder | ContextualEncoder, normalized: bool = True
+) -> list[dict[str, Any]]:
+    """`modules.json`: stock modules, or our own one for a contextual encoder.
+
+    `normalized` puts Normalize at a biencoder's end.
+    """
     if isinstance(model, ContextualEncoder):
         kind, name = "sentence_transformers_cdejax.Transformer", "dataset_embeddings"
         return [{"idx": 0, "name": "0", "path": "", "type": kind, "kwargs": [name]}]
-    heads = [] if model.head is None else ["Dense", "Dense"]
-    kinds = ["Transformer", "Pooling", *heads, "Normalize"]
+    kinds = ["Transformer", "Pooling", *(layer.kind for layer in head_layers(model))]
+    kinds += ["Normalize"] if normalized else []
     return [
         {
             "idx": index,
@@ -75,21 +79,34 @@ def modules_json(model: BiEncoder | ContextualEncoder) -> list[dict[str, Any]]:
 
 
 def pooling_config(model: BiEncoder) -> dict[str, Any]:
-    """`1_Pooling/config.json`, in the form that every version reads."""
-    chosen = _POOLING[model.pooling]
-    flags = {f"pooling_mode_{key}": key == chosen for key in _POOLING_KEYS}
-    size = {"word_embedding_dimension": model.encoder.hidden_size}
-    return {**size, **flags, "include_prompt": True}
+    """`1_Pooling/config.json`, in the form that every version reads where there is one.
+
+    Flags say nothing of order: several modes in another one need the newer form.
+    """
+    chosen, size = model.pooling.split("+"), model.encoder.hidden_size
+    if chosen == [mode for mode in FLAGS if mode in chosen]:
+        flags = {flag: mode in chosen for mode, flag in FLAGS.items()}
+        config = {"word_embedding_dimension": size, **flags}
+    else:
+        modes = [MODES[mode] for mode in chosen]
+        config = {"embedding_dimension": size, "pooling_mode": modes}
+    return {**config, "include_prompt": model.include_prompt}
 
 
 def sentence_transformers_config(
-    prompts: Mapping[str, str], stock: bool
+    prompts: Mapping[str, str],
+    stock: bool,
+    *,
+    default_prompt_name: str | None = None,
+    similarity_fn_name: str = "cosine",
+    truncate_dim: int | None = None,
 ) -> dict[str, Any]:
     """`config_sentence_transformers.json`: prompts, similarity, needed versions."""
     return {
         "model_type": "SentenceTransformer",
         "prompts": dict(prompts),
-        "default_prompt_name": None,
-        "similarity_fn_name": "cosine",
+        "default_prompt_name": default_prompt_name,
+        "similarity_fn_name": similarity_fn_name,
+        **({} if truncate_dim is None else {"truncate_dim": truncate_dim}),
         **({} if stock else {"requirements": _REQUIREMENTS}),
     }

@@ -1,4 +1,4 @@
-"""A biencoder's head as stock Dense modules of sentence-transformers."""
+"""A biencoder's head as stock modules of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -6,32 +6,55 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from flax import nnx
 from jaxtyping import Float
 
 from cdejax.models import BiEncoder
-from cdejax.models.layers import Linear
-
-_GELU = "torch.nn.modules.activation.GELU"
-_NONE = "torch.nn.modules.linear.Identity"
+from cdejax.models.layers import Head, Linear
+from cdejax.models.modules import Chain, Dense, LayerNorm, Module
 
 
 @dataclass(frozen=True)
-class DenseLayer:
-    """One Dense module: its `config.json` and its tensors (PyTorch layout)."""
+class Layer:
+    """One module: its class, its `config.json` and its tensors (PyTorch layout)."""
 
+    kind: str
     config: dict[str, Any]
     tensors: dict[str, Float[np.ndarray, "..."]]
 
 
-def head_layers(model: BiEncoder) -> list[DenseLayer]:
-    """The head as Linear with GELU, then Linear; nothing for a model without one.
+def head_layers(model: BiEncoder) -> list[Layer]:
+    """What follows a model's pooling, as modules; nothing for a model without head."""
+    if isinstance(model.head, Chain):
+        return [_layer(module) for module in model.head.modules]
+    return [] if model.head is None else _mlp(model.head)
+
+
+def _layer(module: Module) -> Layer:
+    config: dict[str, Any] = {}
+    if isinstance(module, Dense):
+        config = _dense_config(module.features, module.out, module.activation)
+        config["bias"] = module.linear.bias is not None
+        if module.residual:  # versions before 5.7 know no such key
+            config["use_residual"] = True
+    elif isinstance(module, LayerNorm):
+        config = {"dimension": module.out}
+    params = {
+        ".".join(map(str, path)): np.asarray(param[...])
+        for path, param in nnx.to_flat_state(nnx.state(module, nnx.Param))
+    }
+    tensors: dict[str, np.ndarray] = {}
+    for entry in module.table():
+        tensors |= entry.to_tensors(params[entry.path])
+    return Layer(type(module).__name__, config, tensors)
+
+
+def _mlp(head: Head) -> list[Layer]:
+    """Linear with GELU, then Linear.
 
     A Dense module cannot add the head's input after two layers. But gelu(x) - gelu(-x)
     equals x: a residual becomes 2 · dim more hidden units that carry x past the GELU.
     """
-    head = model.head
-    if head is None:
-        return []
     first, last = _weights(head.first), _weights(head.last)
     if head.residual:
         eye = np.eye(first[0].shape[1], dtype=np.float32)
@@ -39,7 +62,7 @@ def head_layers(model: BiEncoder) -> list[DenseLayer]:
         wide = np.concatenate((first[0], eye, -eye))
         first = wide, np.concatenate((first[1], none))
         last = np.concatenate((last[0], eye, -eye), axis=1), last[1]
-    return [_dense(*first, _GELU), _dense(*last, _NONE)]
+    return [_dense(*first, "GELU"), _dense(*last, "Identity")]
 
 
 def _weights(layer: Linear) -> tuple[np.ndarray, np.ndarray]:
@@ -52,11 +75,17 @@ def _dense(
     weight: Float[np.ndarray, "out in"],
     bias: Float[np.ndarray, " out"],
     activation: str,
-) -> DenseLayer:
-    config = {
-        "in_features": weight.shape[1],
-        "out_features": weight.shape[0],
+) -> Layer:
+    out, features = weight.shape
+    config = _dense_config(features, out, activation)
+    return Layer("Dense", config, {"linear.weight": weight, "linear.bias": bias})
+
+
+def _dense_config(features: int, out: int, activation: str) -> dict[str, Any]:
+    place = "linear" if activation == "Identity" else "activation"
+    return {
+        "in_features": features,
+        "out_features": out,
         "bias": True,
-        "activation_function": activation,
+        "activation_function": f"torch.nn.modules.{place}.{activation}",
     }
-    return DenseLayer(config, {"linear.weight": weight, "linear.bias": bias})

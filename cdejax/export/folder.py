@@ -30,8 +30,10 @@ from cdejax.export.configs import (
 )
 from cdejax.export.dense import head_layers
 from cdejax.export.tokenizer import write_tokenizer
-from cdejax.models import Bert, BiEncoder, ContextualEncoder
+from cdejax.models import BiEncoder, ContextualEncoder
+from cdejax.models.checkpoints.registry import architecture_of
 from cdejax.models.weights import to_state_dict
+from cdejax.similarity import Similarity
 
 MARKER = "cdejax.json"
 """Says that a folder is an export of ours, and of what."""
@@ -47,24 +49,34 @@ def export_model(
     max_length: int,
     context_length: int | None = None,
     metadata: Mapping[str, Any] | None = None,
+    default_prompt_name: str | None = None,
+    similarity_fn_name: Similarity = "cosine",
+    truncate_dim: int | None = None,
+    normalized: bool = True,
 ) -> Path:
     """Writes a folder that sentence-transformers, transformers and cdejax load.
 
-    A biencoder leaves as stock modules (Transformer, Pooling, Dense for a head,
+    A biencoder leaves as stock modules (Transformer, Pooling, those of its head,
     Normalize), a contextual encoder with two small files of torch code, which need
-    `trust_remote_code=True`. The folder appears at once, when it is complete.
+    `trust_remote_code=True`. The folder appears at once, when it is complete. What
+    `cdejax.folder.read_settings` reads of a folder is written back by passing it on.
 
     Args:
       model: what was trained.
       tokenizer_folder: the tokenizer that it was trained with.
       folder: where to write; it must not exist, be empty, or hold this same export
         already (then nothing is done).
-      prompts: text before every `query` and every `document` (both keys, may be "").
+      prompts: text before every `query` and every `document` (both keys, may be ""),
+        and before texts of other kinds.
       max_length: longest text in tokens; what is longer is cut.
       context_length: the same for the first stage of a contextual encoder (default:
         `max_length`).
       metadata: for the model card: `name`, `base_model`, `data`, `recipe`,
         `evaluation`, `scores`, `license`, and whatever else is worth saying.
+      default_prompt_name: the prompt of texts of which nothing is said.
+      similarity_fn_name: how the vectors are to be compared.
+      truncate_dim: readers keep the first values of every vector only.
+      normalized: a biencoder's vectors leave with length 1.
 
     Returns:
       The folder.
@@ -88,7 +100,16 @@ def export_model(
             else:
                 config = contextual_config(model, max_length, context_length, described)
                 _write_contextual(model, partial, config)
-            _write_common(model, partial, prompts, max_length, described, folder.name)
+            write_json(partial / "modules.json", modules_json(model, normalized))
+            settings = sentence_transformers_config(
+                prompts,
+                isinstance(model, BiEncoder),
+                default_prompt_name=default_prompt_name,
+                similarity_fn_name=similarity_fn_name,
+                truncate_dim=truncate_dim,
+            )
+            write_json(partial / "config_sentence_transformers.json", settings)
+            _write_card(model, partial, prompts, max_length, described, folder.name)
             return _finish(partial, folder, type(model).__name__)
         except OSError as error:
             raise ValueError(
@@ -107,14 +128,14 @@ def _encoders(model: BiEncoder | ContextualEncoder) -> list[Any]:
 def _check(
     model: BiEncoder | ContextualEncoder, prompts: Mapping[str, str], max_length: int
 ) -> None:
-    if set(prompts) != {"query", "document"}:
+    if not {"query", "document"} <= set(prompts):
         raise ValueError(
             f"prompts has the keys {sorted(prompts)}; give `query` and `document` "
             '(an empty text "" where there is none).'
         )
     for encoder in _encoders(model):
-        most = encoder.config.max_position_embeddings
-        if isinstance(encoder, Bert) and max_length > most:
+        most = encoder.longest
+        if most is not None and max_length > most:
             raise ValueError(
                 f"max_length {max_length}: the encoder has {most} learned positions; "
                 f"give {most} or less."
@@ -144,17 +165,17 @@ def _write_stock(model: BiEncoder, folder: Path, max_length: int) -> None:
     write_json(folder / "config.json", encoder_config(model))
     _save(folder / "model.safetensors", to_state_dict(model.encoder))
     settings: dict[str, Any] = {"max_seq_length": max_length, "do_lower_case": False}
-    if isinstance(model.encoder, Bert):
-        # Else transformers makes up a pooler, and reports its weights as missing.
-        settings["model_args"] = {"add_pooling_layer": False}
+    if arguments := architecture_of(model.encoder.config).model_args:
+        settings["model_args"] = dict(arguments)
     write_json(folder / "sentence_bert_config.json", settings)
     (folder / "1_Pooling").mkdir()
     write_json(folder / "1_Pooling" / "config.json", pooling_config(model))
     for index, layer in enumerate(head_layers(model), start=2):
-        place = folder / f"{index}_Dense"
+        place = folder / f"{index}_{layer.kind}"
         place.mkdir()
         write_json(place / "config.json", layer.config)
-        _save(place / "model.safetensors", layer.tensors)
+        if layer.tensors:
+            _save(place / "model.safetensors", layer.tensors)
 
 
 def _write_contextual(
@@ -168,7 +189,7 @@ def _write_contextual(
         shutil.copyfile(file, folder / file.name)
 
 
-def _write_common(
+def _write_card(
     model: BiEncoder | ContextualEncoder,
     folder: Path,
     prompts: Mapping[str, str],
@@ -176,11 +197,7 @@ def _write_common(
     metadata: Mapping[str, Any],
     name: str,
 ) -> None:
-    """List of modules, prompts and model card."""
     stock = isinstance(model, BiEncoder)
-    write_json(folder / "modules.json", modules_json(model))
-    settings = sentence_transformers_config(prompts, stock)
-    write_json(folder / "config_sentence_transformers.json", settings)
     card = model_card(
         name,
         prompts=prompts,

@@ -12,10 +12,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cdejax.models.encoder import Encoder
 from cdejax.models.layers import Head, gelu
+from cdejax.models.modules import Chain
 from cdejax.models.pooling import (
     Pooling,
     check_pooling,
     pool,
+    pooled_size,
     text_positions,
     token_mask,
 )
@@ -25,37 +27,54 @@ from cdejax.typing import AnyArray
 class BiEncoder(nnx.Module):
     """`head(pool(encoder(ids)))`, not normalised.
 
+    A last Normalize of a sentence-transformers folder is no part of the model: it
+    changes no cosine, and losses and `Embedder` normalise by themselves.
+
     Args:
       encoder: the token encoder.
-      pooling: how token states become one vector.
-      head: `none`, or CDE's `mlp`: Linear, exact GELU, Linear (arXiv 2410.02525).
-      residual: the head adds its input to its output.
-      rngs: for the head's first weights.
-      head_sizes: hidden and output size of the head (default: the encoder's both).
+      pooling: how token states become one vector; several as in `cls+mean`.
+      head: `none`, or CDE's `mlp`: Linear, exact GELU, Linear (arXiv 2410.02525); or
+        such a head, or any other modules, ready made.
+      residual: the `mlp` adds its input to its output.
+      rngs: for the first weights of an `mlp`.
+      head_sizes: hidden and output size of an `mlp` (default: the pooled vector's).
+      include_prompt: whether a prompt's tokens are pooled; if not, callers that put a
+        prompt before texts pass its length as `skip`, as `Embedder` does.
+
+    Raises:
+      ValueError: an unknown pooling or head, or modules that take another size.
     """
 
     def __init__(
         self,
         encoder: Encoder,
         pooling: Pooling = "mean",
-        head: Literal["none", "mlp"] | None = None,
+        head: Literal["none", "mlp"] | Head | Chain | None = None,
         *,
         residual: bool = False,
         rngs: nnx.Rngs | None = None,
         head_sizes: tuple[int, int] | None = None,
+        include_prompt: bool = True,
     ):
-        if head not in (None, "none", "mlp"):
-            raise ValueError(f"head {head!r} is not one of ('none', 'mlp')")
         self.encoder = encoder
         self.pooling: Pooling = check_pooling(pooling)
-        if head != "mlp":
-            self.head = None
-            return
-        if rngs is None:
-            raise ValueError("a head needs rngs for its first weights")
-        size = encoder.hidden_size
-        hidden, out = head_sizes or (size, size)
-        self.head = Head(size, out, gelu, rngs, hidden=hidden, residual=residual)
+        self.include_prompt = include_prompt
+        size = pooled_size(encoder.hidden_size, pooling)
+        if head == "mlp":
+            if rngs is None:
+                raise ValueError("a head needs rngs for its first weights")
+            hidden, out = head_sizes or (size, size)
+            head = Head(size, out, gelu, rngs, hidden=hidden, residual=residual)
+        elif isinstance(head, str):
+            if head != "none":
+                raise ValueError(f"head {head!r} is not one of ('none', 'mlp')")
+            head = None
+        self.head = head
+        if head is not None and _features(head) != size:
+            raise ValueError(
+                f"the head takes vectors of size {_features(head)}, but pooling "
+                f"{pooling} of this encoder gives {size}"
+            )
 
     @classmethod
     def from_encoder(
@@ -72,7 +91,7 @@ class BiEncoder(nnx.Module):
         changes nothing. The encoder is used as it is, not copied.
         """
         model = cls(encoder, pooling, head, residual=head == "mlp", rngs=rngs)
-        if model.head is not None:
+        if isinstance(model.head, Head):
             model.head.make_identity()
         return model
 
@@ -80,7 +99,9 @@ class BiEncoder(nnx.Module):
     def dim(self) -> int:
         """Size of an embedding."""
         if self.head is None:
-            return self.encoder.hidden_size
+            return pooled_size(self.encoder.hidden_size, self.pooling)
+        if isinstance(self.head, Chain):
+            return self.head.out
         return self.head.last.kernel.shape[1]
 
     def __call__(
@@ -89,13 +110,15 @@ class BiEncoder(nnx.Module):
         mask: Bool[AnyArray, "batch length"] | None = None,
         *,
         lengths: Int[AnyArray, "batch"] | None = None,
+        skip: Int[AnyArray, "*batch"] | int | None = None,
     ) -> Float[Array, "batch dim"]:
-        """Embeddings of texts, float32, not normalised.
+        """Embeddings of texts, float32, not normalised (see the class).
 
         Args:
           ids: token ids.
           mask: which tokens are real; padding on either side gives the same result.
           lengths: instead, the lengths of right-padded rows (the fast path).
+          skip: real tokens at the front of each text that are not pooled.
         """
         length = ids.shape[1]
         positions = text_positions(length, mask)
@@ -105,5 +128,10 @@ class BiEncoder(nnx.Module):
             lengths=lengths,
             positions=positions,
         )
-        pooled = pool(hidden, token_mask(ids.shape, mask, lengths), self.pooling)
+        real = token_mask(ids.shape, mask, lengths)
+        pooled = pool(hidden, real, self.pooling, skip)
         return pooled if self.head is None else self.head(pooled)
+
+
+def _features(head: Head | Chain) -> int:
+    return head.features if isinstance(head, Chain) else head.first.kernel.shape[0]

@@ -10,15 +10,25 @@ from jaxtyping import Array, Bool, Float, Int
 from cdejax.models.attention import length_mask
 from cdejax.typing import AnyArray
 
-Pooling = Literal["mean", "cls", "last"]
+Mode = Literal["mean", "cls", "max", "last", "weightedmean", "mean_sqrt_len"]
+Pooling = str
+"""One mode, or several whose vectors stand one after the other: `mean`, `cls+max`."""
 
 
 def check_pooling(pooling: str) -> Pooling:
     """Returns the name of a pooling; ValueError for an unknown one."""
-    for known in get_args(Pooling):
-        if pooling == known:
-            return known
-    raise ValueError(f"pooling {pooling!r} is not one of {get_args(Pooling)}")
+    for mode in pooling.split("+"):
+        if mode not in get_args(Mode):
+            raise ValueError(
+                f"pooling {mode!r} is not one of {get_args(Mode)} (or several, as in "
+                "'cls+mean')"
+            )
+    return pooling
+
+
+def pooled_size(hidden: int, pooling: Pooling) -> int:
+    """Size of a pooled vector, from that of a token's state."""
+    return hidden * len(pooling.split("+"))
 
 
 def token_mask(
@@ -54,16 +64,59 @@ def pool(
     hidden: Float[Array, "batch length dim"],
     mask: Bool[Array, "batch length"],
     pooling: Pooling,
-) -> Float[Array, "batch dim"]:
-    """Mean of the real tokens, the first (`cls`) or the `last` real one, in float32.
+    skip: Int[AnyArray, "*batch"] | int | None = None,
+) -> Float[Array, "batch pooled"]:
+    """Vectors of texts, as sentence-transformers' `Pooling` defines them, in float32.
 
-    A row without real tokens has mean 0.
+    `mean`, `max`, the first (`cls`) or the `last` of the real tokens; `weightedmean`
+    with weights 1, 2, … from the first real token; `mean_sqrt_len`, the sum over the
+    square root of the number of tokens. Several modes are concatenated.
+
+    A row without real tokens gives 0 (`cls`: its first token).
+
+    Args:
+      hidden: token states.
+      mask: which tokens are real; padding on either side.
+      pooling: see above.
+      skip: real tokens at the front of each text that are left out (a prompt's); the
+        others keep their weights.
     """
-    if pooling == "mean":
-        states = jnp.where(mask[..., None], hidden.astype(jnp.float32), 0.0)
-        return states.sum(1) / jnp.maximum(mask.sum(1, keepdims=True), 1)
-    steps = jnp.arange(mask.shape[1])
-    last = jnp.max(jnp.where(mask, steps, 0), axis=1)
-    index = jnp.argmax(mask, axis=1) if pooling == "cls" else last
-    chosen = jnp.take_along_axis(hidden, index[:, None, None], axis=1)
-    return chosen[:, 0].astype(jnp.float32)
+    places = text_positions(mask.shape[1], mask)
+    if skip is not None:
+        mask = mask & (places >= jnp.asarray(skip)[..., None])
+    vectors = [_pool(hidden, mask, places, mode) for mode in pooling.split("+")]
+    return vectors[0] if len(vectors) == 1 else jnp.concatenate(vectors, axis=-1)
+
+
+def _pool(
+    hidden: Float[Array, "batch length dim"],
+    mask: Bool[Array, "batch length"],
+    places: Int[Array, "batch length"],
+    mode: str,
+) -> Float[Array, "batch dim"]:
+    if mode in ("cls", "last"):
+        return _one_token(hidden, mask, mode)
+    real = mask[..., None]
+    if mode == "max":
+        highest = jnp.where(real, hidden.astype(jnp.float32), -jnp.inf).max(1)
+        return jnp.where(mask.any(1, keepdims=True), highest, 0.0)
+    states = jnp.where(real, hidden.astype(jnp.float32), 0.0)
+    if mode == "weightedmean":
+        weights = jnp.where(mask, places + 1, 0)[..., None]
+        return (states * weights).sum(1) / jnp.maximum(weights.sum(1), 1)
+    count = jnp.maximum(mask.sum(1, keepdims=True), 1)
+    return states.sum(1) / (count if mode == "mean" else jnp.sqrt(count))
+
+
+def _one_token(
+    hidden: Float[Array, "batch length dim"],
+    mask: Bool[Array, "batch length"],
+    mode: str,
+) -> Float[Array, "batch dim"]:
+    last = jnp.max(jnp.where(mask, jnp.arange(mask.shape[1]), 0), axis=1)
+    index = jnp.argmax(mask, axis=1) if mode == "cls" else last
+    chosen = jnp.take_along_axis(hidden, index[:, None, None], axis=1)[:, 0]
+    chosen = chosen.astype(jnp.float32)
+    if mode == "cls":
+        return chosen
+    return jnp.where(mask.any(1, keepdims=True), chosen, 0.0)

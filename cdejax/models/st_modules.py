@@ -3,103 +3,235 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import jax.numpy as jnp
+from flax import nnx
 
 from cdejax.models.folders import read_json, read_tensors
-from cdejax.models.pooling import Pooling
+from cdejax.models.layers import Head, gelu
+from cdejax.models.modules import (
+    ACTIVATIONS,
+    Chain,
+    Dense,
+    LayerNorm,
+    Module,
+    Normalize,
+)
+from cdejax.models.pooling import Pooling, pooled_size
 
-_POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
-_LEGACY = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
+MODES = {
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len": "mean_sqrt_len_tokens",
+    "weightedmean": "weightedmean",
+    "last": "lasttoken",
 }
-_ACTIVATIONS = ("GELU", "Identity")
+"""Our names of poolings and theirs, in the order in which their flags are joined."""
+FLAGS = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "last": "pooling_mode_lasttoken",
+}
+"""The flag of each mode in the older form of a pooling's `config.json`."""
+_VECTOR = "sentence_embedding"
+_HEAD = ("Dense", "LayerNorm", "Normalize")
+# What a Transformer module may be told that changes its vectors, and what is computed.
+_ENCODER: dict[str, Any] = {
+    "transformer_task": "feature-extraction",
+    "module_output_name": "token_embeddings",
+    "query_length": None,
+    "document_length": None,
+    "query_expansion": None,
+    "processing_kwargs": None,
+}
 
 
 @dataclass(frozen=True)
 class Modules:
-    """A folder's modules, as far as a biencoder of ours can follow them."""
+    """A folder's modules."""
 
     encoder: Path
     """Folder with the encoder's `config.json` and weights."""
     pooling: Pooling = "mean"
     """How token states become one vector."""
-    head: dict[str, np.ndarray] = field(default_factory=dict)
-    """Weights of an MLP head, under our checkpoint names."""
-    head_sizes: tuple[int, int] | None = None
-    """Its hidden and output size."""
+    include_prompt: bool = True
+    """Whether a prompt's tokens are pooled."""
+    head: Head | Chain | None = None
+    """What follows, without Normalize at the end."""
+
+
+def list_modules(folder: Path) -> list[tuple[str, Path]]:
+    """Class name and folder of each module in `modules.json`; none without the file.
+
+    Versions of sentence-transformers differ in the path of a class, not in its name.
+
+    Raises:
+      ValueError: the file is no list of modules, or one lies outside the folder.
+    """
+    path = folder / "modules.json"
+    if not path.is_file():
+        return []
+    try:
+        listed = json.loads(path.read_text(encoding="utf-8"))
+        pairs = [(m["type"].rsplit(".", 1)[-1], str(m["path"])) for m in listed]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path}: not a list of modules ({error!r})") from None
+    for kind, place in pairs:
+        if Path(place).is_absolute() or ".." in Path(place).parts:
+            raise ValueError(f"{path}: {kind} at {place!r}, outside of the folder")
+    return [(kind, folder / place) for kind, place in pairs]
 
 
 def read_modules(folder: Path) -> Modules:
     """Reads `modules.json` and what it names; without it, mean pooling.
 
-    Understood are Transformer, Pooling (mean, cls, last token), two Dense layers with
-    a GELU between them (the MLP head), and Normalize, which changes no cosine.
+    Understood are Transformer, Pooling, then Dense, LayerNorm and Normalize in any
+    number and order. Dense with GELU, then Dense without activation, are an MLP head.
 
     Raises:
-      ValueError: any other module or setting, by name.
+      ValueError: any other module or setting, by name; weights that do not fit.
     """
-    path = folder / "modules.json"
-    if not path.is_file():
+    found = list_modules(folder)
+    if not found:
         return Modules(folder)
-    try:
-        listed = json.loads(path.read_text(encoding="utf-8"))
-        pairs = [(m["type"].rsplit(".", 1)[-1], folder / m["path"]) for m in listed]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path}: not a list of modules ({error!r})") from None
-    if pairs:
-        read_json(pairs[0][1] / "config.json")  # without it, say that first
-    kinds = [kind for kind, _ in pairs if kind != "Normalize"]
-    if kinds not in (
-        ["Transformer", "Pooling"],
-        ["Transformer", "Pooling", "Dense", "Dense"],
-    ):
+    read_json(found[0][1] / "config.json")  # without it, say that first
+    kinds = [kind for kind, _ in found]
+    if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) - set(_HEAD):
         raise ValueError(
-            f"{path}: modules {kinds}, but cdejax reads Transformer and Pooling, with "
-            "two Dense (an MLP head) or none, and Normalize"
+            f"{folder / 'modules.json'}: modules {kinds}, but cdejax reads Transformer "
+            f"and Pooling, then any of {', '.join(_HEAD)}"
         )
-    where = [at for kind, at in pairs if kind != "Normalize"]
-    head, sizes = _head(where[2:]) if len(where) > 2 else ({}, None)
-    return Modules(where[0], _pooling(where[1] / "config.json"), head, sizes)
+    encoder, tail = found[0][1], found[2:]
+    _check_settings(encoder / "sentence_bert_config.json", _ENCODER)
+    pooling, size, include_prompt = _pooling(found[1][1] / "config.json", encoder)
+    head: list[Module] = []
+    for kind, place in tail:
+        head.append(_read(kind, place, head[-1].out if head else size))
+    while head and isinstance(head[-1], Normalize):
+        head.pop()
+    return Modules(encoder, pooling, include_prompt, _joined(head))
 
 
-def _pooling(path: Path) -> Pooling:
+def _pooling(path: Path, encoder: Path) -> tuple[Pooling, int, bool]:
+    """Modes, size of a pooled vector, and whether prompts are pooled."""
     raw = read_json(path)
-    modes: Any = raw.get("pooling_mode", [v for k, v in _LEGACY.items() if raw.get(k)])
+    flagged = [mode for mode, flag in FLAGS.items() if raw.get(flag)] or ["mean"]
+    modes: Any = raw.get("pooling_mode", [MODES[mode] for mode in flagged])
     modes = [modes] if isinstance(modes, str) else modes
-    if len(modes) != 1 or modes[0] not in _POOLINGS:
-        raise ValueError(f"{path}: pooling {modes} is not one of {list(_POOLINGS)}")
-    if raw.get("include_prompt", True) is not True:
+    names = {theirs: ours for ours, theirs in MODES.items()}
+    if not isinstance(modes, list) or not modes or set(modes) - set(names):
+        raise ValueError(f"{path}: pooling {modes} is not one of {list(names)}")
+    pooling = "+".join(names[mode] for mode in modes)
+    include_prompt = raw.get("include_prompt", True)
+    if not isinstance(include_prompt, bool):
+        raise ValueError(f"{path}: include_prompt {include_prompt!r} is no boolean")
+    hidden = raw.get("embedding_dimension", raw.get("word_embedding_dimension"))
+    if hidden is None:
+        hidden = read_json(encoder / "config.json").get("hidden_size", 0)
+    return pooling, pooled_size(int(hidden), pooling), include_prompt
+
+
+def _read(kind: str, folder: Path, size: int) -> Module:
+    """A module of a head that gets vectors of a size, with its weights."""
+    path = folder / "config.json"
+    names = ("module_input_name", "module_output_name")
+    _check_settings(path, dict.fromkeys(names, _VECTOR))
+    if kind == "Normalize":
+        return Normalize(size)
+    raw = read_json(path)
+    if kind == "Dense":
+        module = _dense(raw, path)
+    else:
+        module = LayerNorm(_size(raw, "dimension", path))
+    if module.features != size:
         raise ValueError(
-            f"{path}: include_prompt {raw['include_prompt']!r}: prompts are always "
-            "pooled here"
+            f"{path}: takes vectors of size {module.features}, but the module before "
+            f"it gives {size}"
         )
-    return _POOLINGS[modes[0]]
+    _load(module, folder)
+    return module
 
 
-def _head(folders: list[Path]) -> tuple[dict[str, np.ndarray], tuple[int, int]]:
-    tensors: dict[str, np.ndarray] = {}
-    sizes = []
-    for folder, index, wanted in zip(folders, (0, 2), _ACTIVATIONS, strict=True):
-        path = folder / "config.json"
-        raw = read_json(path)
-        activation = str(raw.get("activation_function", "Tanh")).rsplit(".", 1)[-1]
-        plain = raw.get("bias", True) and not raw.get("use_residual", False)
-        if activation != wanted or not plain:
-            raise ValueError(
-                f"{path}: activation {activation}, bias {raw.get('bias', True)}, "
-                f"use_residual {raw.get('use_residual', False)}; this layer of an MLP "
-                f"head has {wanted}, a bias and no residual"
-            )
-        sizes.append(int(raw["out_features"]))
-        for name, tensor in read_tensors(folder).items():
-            tensors[name.replace("linear.", f"mlp.{index}.")] = tensor
-    return tensors, (sizes[0], sizes[1])
+def _dense(raw: dict[str, Any], path: Path) -> Dense:
+    name = raw.get("activation_function", "torch.nn.Tanh")
+    activation = str(name).rsplit(".", 1)[-1]
+    # their own loader takes classes of torch, nothing else
+    if not str(name).startswith("torch.") or activation not in ACTIVATIONS:
+        raise ValueError(
+            f"{path}: activation_function {name!r} is none of torch's "
+            f"{', '.join(ACTIVATIONS)}"
+        )
+    return Dense(
+        _size(raw, "in_features", path),
+        _size(raw, "out_features", path),
+        nnx.Rngs(0),
+        activation=activation,
+        bias=bool(raw.get("bias", True)),
+        residual=bool(raw.get("use_residual", False)),
+    )
+
+
+def _size(raw: dict[str, Any], key: str, path: Path) -> int:
+    value = raw.get(key)
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{path}: {key} is {value!r}, not a size")
+    return value
+
+
+def _load(module: Module, folder: Path) -> None:
+    """Sets a module's parameters from its own folder."""
+    tensors = read_tensors(folder)
+    params = {
+        ".".join(map(str, path)): param
+        for path, param in nnx.to_flat_state(nnx.state(module, nnx.Param))
+    }
+    shapes = {}
+    for entry in module.table():
+        shapes[entry.names[0]] = entry.shapes(params[entry.path].shape)[0]
+    given = {name: tensor.shape for name, tensor in tensors.items()}
+    if given != shapes:
+        raise ValueError(
+            f"{folder}: the weights do not fit config.json: {given} are there, "
+            f"{shapes} were expected"
+        )
+    update = [
+        (
+            tuple(entry.path.split(".")),
+            params[entry.path].replace(jnp.asarray(entry.to_param(tensors))),
+        )
+        for entry in module.table()
+    ]
+    nnx.update(module, nnx.from_flat_state(update))
+
+
+def _joined(modules: list[Module]) -> Head | Chain | None:
+    """The modules as one head: CDE's MLP where they are that."""
+    if not modules:
+        return None
+    plain = [m for m in modules if isinstance(m, Dense) and not m.residual]
+    names = [m.activation for m in plain if m.linear.bias is not None]
+    if len(modules) == 2 and names == ["GELU", "Identity"]:
+        first, last = plain
+        head = Head(first.features, last.out, gelu, nnx.Rngs(0), hidden=first.out)
+        head.first, head.last = first.linear, last.linear
+        return head
+    return Chain(modules)
+
+
+def _check_settings(path: Path, computed: dict[str, Any]) -> None:
+    """Refuses settings that ask for something else than what is computed."""
+    raw = read_json(path) if path.is_file() else {}
+    other = [
+        f"{key} {raw[key]!r} (we compute {value!r})"
+        for key, value in computed.items()
+        if raw.get(key, value) not in (value, {})
+    ]
+    if other:
+        raise ValueError(f"{path}: {'; '.join(other)}")

@@ -87,7 +87,7 @@ def test_bfloat16_gives_float32_embeddings_close_by(encoder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"pooling": "max"}, "'max' is not one of"),
+        ({"pooling": "lse"}, "'lse' is not one of"),
         ({"head": "linear"}, "'linear' is not one of"),
         ({"head": "mlp"}, "needs rngs"),
     ],
