@@ -67,9 +67,10 @@ class Dense(nnx.Module):
         self.linear = Linear(
             features, out, rngs, bias=bias, kernel_init=init, bias_init=init
         )
-        self.projection = None
-        if residual and features != out:
-            self.projection = Linear(features, out, rngs, bias=False, kernel_init=init)
+        own = residual and features != out
+        self.projection = (
+            Linear(features, out, rngs, bias=False, kernel_init=init) if own else None
+        )
 
     def __call__(self, x: Float[Array, "*rows in"]) -> Float[Array, "*rows out"]:
         """Maps the last axis, in the dtype of `x`."""
