@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Mapping
-from importlib import metadata as packages
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cdejax.artifacts import (
-    exclusive,
-    explain,
-    fingerprint,
-    hash_files,
-    jsonable,
-    read_json,
-    write_json,
-)
+from cdejax.artifacts import jsonable, write_json
 from cdejax.export.card import model_card
 from cdejax.export.configs import (
     contextual_config,
@@ -29,14 +19,15 @@ from cdejax.export.configs import (
     sentence_transformers_config,
 )
 from cdejax.export.dense import head_layers
+from cdejax.export.publish import CARD, publish
 from cdejax.export.tokenizer import write_tokenizer
-from cdejax.models import BiEncoder, ContextualEncoder
+from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder, Encoder
 from cdejax.models.checkpoints.registry import architecture_of
 from cdejax.models.weights import to_state_dict
 from cdejax.similarity import Similarity
 
-MARKER = "cdejax.json"
-"""Says that a folder is an export of ours, and of what."""
+CODE = ("modeling_cdejax", "sentence_transformers_cdejax")
+"""Torch files of a contextual export."""
 _TORCH_FILES = Path(__file__).parent / "torch"
 
 
@@ -71,8 +62,7 @@ def export_model(
       max_length: longest text in tokens; what is longer is cut.
       context_length: the same for the first stage of a contextual encoder (default:
         `max_length`).
-      metadata: for the model card: `name`, `base_model`, `data`, `recipe`,
-        `evaluation`, `scores`, `license`, and whatever else is worth saying.
+      metadata: for the model card, see `model_card`.
       default_prompt_name: the prompt of texts of which nothing is said.
       similarity_fn_name: how the vectors are to be compared.
       truncate_dim: readers keep the first values of every vector only.
@@ -85,38 +75,40 @@ def export_model(
       ValueError: the folder holds something else or cannot be written; prompts, length
         and tokenizer do not fit the model.
     """
-    folder = Path(folder).absolute()
+    if isinstance(model, BakedEncoder):
+        raise ValueError("a context is baked in: `export_baked` writes such a model")
+    stock = isinstance(model, BiEncoder)
+    context_size = None if stock else model.config.context_size
     described: dict[str, Any] = jsonable(metadata or {})
-    _check(model, prompts, max(max_length, context_length or 0))
-    _check_place(folder)
-    partial = folder.with_name(f".{folder.name}.partial")
-    with exclusive(partial):
-        try:
-            _clear(partial)
-            vocabulary = _encoders(model)[-1].config.vocab_size
-            write_tokenizer(tokenizer_folder, partial, max_length, vocabulary)
-            if isinstance(model, BiEncoder):
-                _write_stock(model, partial, max_length)
-            else:
-                config = contextual_config(model, max_length, context_length, described)
-                _write_contextual(model, partial, config)
-            write_json(partial / "modules.json", modules_json(model, normalized))
-            settings = sentence_transformers_config(
-                prompts,
-                isinstance(model, BiEncoder),
-                default_prompt_name=default_prompt_name,
-                similarity_fn_name=similarity_fn_name,
-                truncate_dim=truncate_dim,
-            )
-            write_json(partial / "config_sentence_transformers.json", settings)
-            _write_card(model, partial, prompts, max_length, described, folder.name)
-            return _finish(partial, folder, type(model).__name__)
-        except OSError as error:
-            raise ValueError(
-                f"{partial}: writing the export failed: {explain(error)}"
-            ) from error
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+    check_settings(_encoders(model), prompts, max(max_length, context_length or 0))
+
+    def write(partial: Path) -> None:
+        vocabulary = _encoders(model)[-1].config.vocab_size
+        write_tokenizer(tokenizer_folder, partial, max_length, vocabulary)
+        if isinstance(model, BiEncoder):
+            _write_stock(model, partial, max_length)
+        else:
+            config = contextual_config(model, max_length, context_length, described)
+            write_contextual(partial, config, to_state_dict(model), CODE)
+        write_json(partial / "modules.json", modules_json(model, normalized))
+        settings = sentence_transformers_config(
+            prompts,
+            stock,
+            default_prompt_name=default_prompt_name,
+            similarity_fn_name=similarity_fn_name,
+            truncate_dim=truncate_dim,
+        )
+        write_json(partial / "config_sentence_transformers.json", settings)
+        card = model_card(
+            Path(folder).name,
+            prompts=prompts,
+            max_length=max_length,
+            context_size=context_size,
+            metadata=described,
+        )
+        (partial / CARD).write_text(card, encoding="utf-8")
+
+    return publish(folder, type(model).__name__, described, write)
 
 
 def _encoders(model: BiEncoder | ContextualEncoder) -> list[Any]:
@@ -125,39 +117,22 @@ def _encoders(model: BiEncoder | ContextualEncoder) -> list[Any]:
     return [model.first.encoder, model.backbone]
 
 
-def _check(
-    model: BiEncoder | ContextualEncoder, prompts: Mapping[str, str], max_length: int
+def check_settings(
+    encoders: Iterable[Encoder], prompts: Mapping[str, str], max_length: int
 ) -> None:
+    """ValueError where prompts are missing or texts may be longer than positions."""
     if not {"query", "document"} <= set(prompts):
         raise ValueError(
             f"prompts has the keys {sorted(prompts)}; give `query` and `document` "
             '(an empty text "" where there is none).'
         )
-    for encoder in _encoders(model):
+    for encoder in encoders:
         most = encoder.longest
         if most is not None and max_length > most:
             raise ValueError(
                 f"max_length {max_length}: the encoder has {most} learned positions; "
                 f"give {most} or less."
             )
-
-
-def _check_place(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder}: is a file; give another folder.")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
-        raise ValueError(
-            f"{folder}: is not empty and no export of cdejax; give another folder."
-        )
-
-
-def _clear(folder: Path) -> None:
-    """Removes what a killed export left, but the lock."""
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != ".lock":
-            path.unlink()
 
 
 def _write_stock(model: BiEncoder, folder: Path, max_length: int) -> None:
@@ -178,34 +153,18 @@ def _write_stock(model: BiEncoder, folder: Path, max_length: int) -> None:
             _save(place / "model.safetensors", layer.tensors)
 
 
-def _write_contextual(
-    model: ContextualEncoder, folder: Path, config: Mapping[str, Any]
-) -> None:
-    """The files of a contextual encoder, in the published layout."""
-    write_json(folder / "config.json", config)
-    _save(folder / "model.safetensors", to_state_dict(model))
-    write_json(folder / "sentence_bert_config.json", {})
-    for file in sorted(_TORCH_FILES.glob("*.py")):
-        shutil.copyfile(file, folder / file.name)
-
-
-def _write_card(
-    model: BiEncoder | ContextualEncoder,
+def write_contextual(
     folder: Path,
-    prompts: Mapping[str, str],
-    max_length: int,
-    metadata: Mapping[str, Any],
-    name: str,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    code: Iterable[str],
 ) -> None:
-    stock = isinstance(model, BiEncoder)
-    card = model_card(
-        name,
-        prompts=prompts,
-        max_length=max_length,
-        context_size=None if stock else model.config.context_size,
-        metadata=metadata,
-    )
-    (folder / "README.md").write_text(card, encoding="utf-8")
+    """The files of a contextual encoder, in the published layout, with its code."""
+    write_json(folder / "config.json", config)
+    _save(folder / "model.safetensors", tensors)
+    write_json(folder / "sentence_bert_config.json", {})
+    for name in code:
+        shutil.copyfile(_TORCH_FILES / f"{name}.py", folder / f"{name}.py")
 
 
 def _save(file: Path, tensors: Mapping[str, np.ndarray]) -> None:
@@ -213,37 +172,3 @@ def _save(file: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
     arrays = {name: np.ascontiguousarray(a) for name, a in tensors.items()}
     save_file(arrays, file, metadata={"format": "pt"})
-
-
-def _finish(partial: Path, folder: Path, kind: str) -> Path:
-    """Marks the complete folder and moves it to its place."""
-    content = {
-        path.relative_to(partial).as_posix(): hash_files(path)
-        for path in sorted(partial.rglob("*"))
-        if path.is_file() and path.name != ".lock"
-    }
-    key = fingerprint(content)
-    marker = {"kind": kind, "fingerprint": key, "version": packages.version("cdejax")}
-    write_json(partial / MARKER, marker)
-    if folder.is_dir() and any(folder.iterdir()):
-        _check_same(folder, key, content)
-        return folder
-    os.replace(partial, folder)  # locked until now: another run cannot clear it
-    (folder / ".lock").unlink()
-    return folder
-
-
-def _check_same(folder: Path, key: str, content: Mapping[str, str]) -> None:
-    held = read_json(folder / MARKER)
-    found = held.get("fingerprint") if isinstance(held, dict) else None
-    if found != key:
-        raise ValueError(
-            f"{folder}: holds the export of another model or of other settings "
-            f"(fingerprint {found}, this one is {key}). "
-            "Remove it or give another folder."
-        )
-    if gone := [name for name in content if not (folder / name).is_file()]:
-        raise ValueError(
-            f"{folder}: {', '.join(gone)} was removed from the export. Remove the "
-            "folder to export again."
-        )

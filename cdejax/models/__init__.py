@@ -1,13 +1,14 @@
 """Encoders, the biencoder and the contextual encoder, in Flax NNX."""
 
-from cdejax.models.bert import Bert as Bert
-from cdejax.models.bert import BertConfig as BertConfig
+from cdejax.models.baked import BakedEncoder as BakedEncoder
 from cdejax.models.biencoder import BiEncoder as BiEncoder
 from cdejax.models.contextual import ContextualConfig as ContextualConfig
 from cdejax.models.contextual import ContextualEncoder as ContextualEncoder
 from cdejax.models.encoder import Encoder as Encoder
-from cdejax.models.nomic_bert import NomicBert as NomicBert
-from cdejax.models.nomic_bert import NomicBertConfig as NomicBertConfig
+from cdejax.models.encoders.bert import Bert as Bert
+from cdejax.models.encoders.bert import BertConfig as BertConfig
+from cdejax.models.encoders.nomic_bert import NomicBert as NomicBert
+from cdejax.models.encoders.nomic_bert import NomicBertConfig as NomicBertConfig
 from cdejax.models.pretrained import config_dict as config_dict
 from cdejax.models.pretrained import from_pretrained as from_pretrained
 from cdejax.models.pretrained import make_encoder as make_encoder

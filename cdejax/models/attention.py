@@ -1,4 +1,4 @@
-"""Bidirectional attention: one function for all encoders, kernel chosen by platform.
+"""Attention: one function for all encoders, kernel chosen by platform.
 
 cuDNN's fused kernel takes lengths of right-padded rows, no masks. Masks are the general
 form; `compact` brings them to lengths where that pays.
@@ -61,38 +61,51 @@ def compact(
 
 def attention(
     q: Float[Array, "batch queries heads head_dim"],
-    k: Float[Array, "batch keys heads head_dim"],
-    v: Float[Array, "batch keys heads head_dim"],
+    k: Float[Array, "batch keys kv_heads head_dim"],
+    v: Float[Array, "batch keys kv_heads head_dim"],
     *,
     mask: Bool[Array, "batch keys"] | None = None,
     lengths: Int[Array, "batch"] | None = None,
+    bias: Float[Array, "*batch heads queries keys"] | None = None,
+    visible: Bool[Array, "*batch queries keys"] | None = None,
+    causal: bool = False,
+    scale: float | None = None,
     implementation: Implementation | None = None,
 ) -> Float[Array, "batch queries heads head_dim"]:
     """Softmax attention over real keys, scaled by 1/sqrt(head_dim).
 
     Args:
       q: queries; with `lengths` and cuDNN they are the same tokens as the keys.
-      k: keys.
+      k: keys; fewer heads than the queries' are shared by groups of those.
       v: values.
       mask: which keys are real (True). Rows without a real key stay finite.
       lengths: instead, the number of real keys at the front of each row.
+      bias: added to the scaled scores (XLA only).
+      visible: which keys each query may read at all, a window for one (XLA only).
+      causal: each query reads keys up to its own index.
+      scale: instead of 1/sqrt(head_dim).
       implementation: kernel; by default cuDNN where it can run, XLA elsewhere.
 
     Returns:
       What each query reads, in the dtype of `q`; undefined but finite at padding.
 
     Raises:
-      ValueError: both mask and lengths are given, or cuDNN is asked to take a mask.
+      ValueError: both mask and lengths are given, or cuDNN is asked to take a mask, a
+        bias or a window.
     """
     if mask is not None and lengths is not None:
         raise ValueError("give attention a mask or lengths, not both")
+    plain = mask is None and bias is None and visible is None
     if implementation is None:
-        fits = mask is None and fused_kernel(q.dtype, q.shape[-1])
+        fits = plain and fused_kernel(q.dtype, q.shape[-1])
         implementation = "cudnn" if fits else "xla"
         _log_choice(implementation, f"{q.dtype}, head dimension {q.shape[-1]}")
     if implementation == "cudnn":
-        if mask is not None:
-            raise ValueError("cuDNN attention takes lengths, not a mask; compact it")
+        if not plain:
+            raise ValueError(
+                "cuDNN attention takes lengths; compact a mask, and use XLA for a bias "
+                "or a window"
+            )
         # A row of length 0 reads its first padding token: finite, and unused.
         lengths = None if lengths is None else jnp.maximum(lengths, 1)
         return jax.nn.dot_product_attention(
@@ -101,12 +114,42 @@ def attention(
             v,
             query_seq_lengths=lengths,
             key_value_seq_lengths=lengths,
+            is_causal=causal,
+            scale=scale,
             implementation="cudnn",
         )
     if lengths is not None:
         mask = length_mask(lengths, k.shape[1])
+    return jax.nn.dot_product_attention(
+        q,
+        k,
+        v,
+        _four(bias, q.dtype),
+        _readable(mask, visible),
+        is_causal=causal,
+        scale=scale,
+        implementation="xla",
+    )
+
+
+def _four(
+    bias: Float[Array, "*batch heads queries keys"] | None, dtype: DTypeLike
+) -> Float[Array, "batch heads queries keys"] | None:
+    if bias is None:
+        return None
+    return (bias if bias.ndim == 4 else bias[None]).astype(dtype)
+
+
+def _readable(
+    mask: Bool[Array, "batch keys"] | None,
+    visible: Bool[Array, "*batch queries keys"] | None,
+) -> Bool[Array, "batch 1 queries keys"] | None:
+    """Which keys each query reads: real ones, and those that it may see."""
     keys = None if mask is None else mask[:, None, None, :]
-    return jax.nn.dot_product_attention(q, k, v, mask=keys, implementation="xla")
+    if visible is None:
+        return keys
+    seen = (visible if visible.ndim == 3 else visible[None])[:, None]
+    return seen if keys is None else seen & keys
 
 
 class SelfAttention(nnx.Module):

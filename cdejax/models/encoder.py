@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,36 +12,45 @@ from flax import nnx
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from cdejax.models.attention import compact, fused_kernel
-from cdejax.models.layers import LayerNorm, Rotary, normal
+from cdejax.models.layers import normal
 from cdejax.typing import AnyArray
 
 E = TypeVar("E", bound="Encoder")
 
 
 class Encoder(nnx.Module):
-    """A post-norm transformer encoder over token ids.
+    """A transformer over token ids.
 
-    Subclasses set `config`, add their layers and say what positions mean. `dtype` is
-    that of the activations and may be assigned at any time; parameters are float32.
+    Subclasses set `layers` and say what comes before and after them and what positions
+    mean. Each layer is called as `layer(x, mask=, lengths=, shared=)` with what
+    `shared` made of the positions. `dtype` is that of the activations and may be
+    assigned at any time, as may `remat` (recompute every layer's activations in the
+    backward pass: less memory, a third more work); parameters are float32.
     """
 
     config: Any
     layers: nnx.List
+    fused: ClassVar[bool] = True
+    """Whether its attention needs no bias or window, so that fused kernels apply."""
 
-    def __init__(self, config: Any, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32):
+    def __init__(
+        self,
+        config: Any,
+        rngs: nnx.Rngs,
+        dtype: DTypeLike = jnp.float32,
+        *,
+        remat: bool = False,
+    ):
         heads, hidden = config.num_attention_heads, config.hidden_size
-        if hidden % heads:
+        if hidden % heads and not hasattr(config, "head_dim"):
             raise ValueError(
                 f"hidden_size {hidden} is no multiple of num_attention_heads {heads}"
             )
         init = normal(config.initializer_range)
         self.config = config
         self.dtype = jnp.dtype(dtype)
+        self.remat = remat
         self.word = nnx.Param(init(rngs.params(), (config.vocab_size, hidden)))
-        self.token_type = nnx.Param(
-            init(rngs.params(), (config.type_vocab_size, hidden))
-        )
-        self.norm = LayerNorm(hidden, config.layer_norm_eps)
 
     @property
     def hidden_size(self) -> int:
@@ -51,7 +60,13 @@ class Encoder(nnx.Module):
     @property
     def head_dim(self) -> int:
         """Size of one attention head."""
-        return self.config.hidden_size // self.config.num_attention_heads
+        default = self.config.hidden_size // self.config.num_attention_heads
+        return getattr(self.config, "head_dim", default)
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens at most, where positions are learned; None for any number."""
+        return getattr(self.config, "longest", None)
 
     def __call__(
         self,
@@ -74,23 +89,16 @@ class Encoder(nnx.Module):
         ids: Int[AnyArray, "batch length"],
         positions: Int[AnyArray, "*batch length"] | None = None,
     ) -> Float[Array, "batch length hidden"]:
-        """Token embeddings before the embedding norm: word and token type 0.
+        """Token embeddings before the embedding norm, in `dtype`.
 
-        Positions count only for encoders with learned positions.
+        Positions (0 is the first of a text) count only for encoders that learned them.
 
         Raises:
-          ValueError: NumPy ids outside the vocabulary (traced ones give NaN).
+          ValueError: NumPy ids outside the vocabulary (traced ones give NaN), or more
+            tokens than learned positions.
         """
         del positions
-        if isinstance(ids, np.ndarray) and ids.size:
-            low, high = int(ids.min()), int(ids.max())
-            if low < 0 or high >= self.config.vocab_size:
-                raise ValueError(
-                    f"token ids run from {low} to {high}, but the vocabulary has "
-                    f"{self.config.vocab_size} rows: use the encoder's own tokenizer"
-                )
-        word = jnp.take(self.word[...], jnp.asarray(ids), axis=0)
-        return (word + self.token_type[0]).astype(self.dtype)
+        return self._words(ids).astype(self.dtype)
 
     def encode(
         self,
@@ -106,15 +114,17 @@ class Encoder(nnx.Module):
           embeddings: as from `embed`; other vectors may stand among them.
           mask: which positions are real.
           lengths: instead, the lengths of right-padded rows.
-          positions: relative positions, for encoders that rotate (default: 0, 1, …).
+          positions: where tokens stand, for encoders that rotate, bias or limit
+            attention by distance (default: 0, 1, …).
         """
         if mask is not None and lengths is not None:
             raise ValueError("give an encoder a mask or lengths, not both")
-        x = self.norm(jnp.asarray(embeddings).astype(self.dtype))
+        x = self.before(jnp.asarray(embeddings).astype(self.dtype))
         where = jnp.arange(x.shape[1]) if positions is None else jnp.asarray(positions)
         keep = None if mask is None else jnp.asarray(mask).astype(bool)
         count = None if lengths is None else jnp.asarray(lengths).astype(jnp.int32)
-        if keep is None or not fused_kernel(self.dtype, self.head_dim):
+        fused = self.fused and fused_kernel(self.dtype, self.head_dim)
+        if keep is None or not fused:
             return self._run(x, keep, count, where)
         order, inverse = compact(keep)
         x = jnp.take_along_axis(x, order[..., None], axis=1)
@@ -122,9 +132,34 @@ class Encoder(nnx.Module):
         x = self._run(x, None, keep.sum(1, dtype=jnp.int32), where)
         return jnp.take_along_axis(x, inverse[..., None], axis=1)
 
-    def rotary(self, positions: Int[Array, "*batch length"]) -> Rotary | None:
-        """Rotary table of the positions; None where the encoder does not rotate."""
+    def before(
+        self, x: Float[Array, "batch length hidden"]
+    ) -> Float[Array, "batch length hidden"]:
+        """What is done to embeddings before the first layer."""
+        return x
+
+    def after(
+        self, x: Float[Array, "batch length hidden"]
+    ) -> Float[Array, "batch length hidden"]:
+        """What is done to the last layer's output."""
+        return x
+
+    def shared(self, positions: Int[Array, "*batch length"]) -> Any:
+        """What all layers need of the positions: rotary tables, a bias, or nothing."""
         del positions
+
+    def _words(
+        self, ids: Int[AnyArray, "batch length"]
+    ) -> Float[Array, "batch length hidden"]:
+        """Rows of the word embeddings, float32."""
+        if isinstance(ids, np.ndarray) and ids.size:
+            low, high = int(ids.min()), int(ids.max())
+            if low < 0 or high >= self.config.vocab_size:
+                raise ValueError(
+                    f"token ids run from {low} to {high}, but the vocabulary has "
+                    f"{self.config.vocab_size} rows: use the encoder's own tokenizer"
+                )
+        return jnp.take(self.word[...], jnp.asarray(ids), axis=0)
 
     def _run(
         self,
@@ -133,10 +168,21 @@ class Encoder(nnx.Module):
         lengths: Int[Array, "batch"] | None,
         positions: Int[Array, "*batch length"],
     ) -> Float[Array, "batch length hidden"]:
-        rotary = self.rotary(positions)
+        shared = self.shared(positions)
         for layer in self.layers:
-            x = layer(x, mask=mask, lengths=lengths, rotary=rotary)
-        return x
+            step = jax.checkpoint(layer) if self.remat else layer  # type: ignore[attr-defined]
+            x = step(x, mask=mask, lengths=lengths, shared=shared)
+        return self.after(x)
+
+
+def check_length(length: int, encoder: Encoder) -> None:
+    """ValueError for rows with more tokens than the encoder has learned positions."""
+    most = encoder.longest
+    if most is not None and length > most:
+        raise ValueError(
+            f"rows of {length} tokens, but this {type(encoder).__name__} has {most} "
+            "positions: lower max_length"
+        )
 
 
 def copy_encoder(encoder: E, layers: int | None = None) -> E:

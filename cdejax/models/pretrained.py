@@ -10,24 +10,22 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import DTypeLike
 
+from cdejax.context import Context
+from cdejax.models.baked import BakedEncoder
 from cdejax.models.biencoder import BiEncoder
+from cdejax.models.checkpoints.registry import architecture, architecture_of
 from cdejax.models.contextual import ContextualEncoder
 from cdejax.models.encoder import Encoder
 from cdejax.models.folders import read_json, read_tensors
 from cdejax.models.hf_config import (
-    EncoderConfig,
     contextual_config,
     contextual_config_dict,
-    encoder_class,
-    encoder_config,
     encoder_config_dict,
     stage_configs,
 )
-from cdejax.models.nomic_bert import NomicBertConfig
 from cdejax.models.st_modules import read_modules
 from cdejax.models.weights import (
     Model,
-    Tensors,
     encoder_tensors,
     first_layers,
     load_state_dict,
@@ -47,7 +45,8 @@ def from_pretrained(
       dtype: of the activations; parameters are float32.
 
     Returns:
-      A biencoder, or a contextual encoder for `"architecture": "transductive"`.
+      A biencoder, or a contextual encoder for `"architecture": "transductive"`; with
+      a context, if the folder has one baked in.
 
     Raises:
       ValueError: a file is missing, damaged, of an unsafe format or an unsupported
@@ -86,24 +85,22 @@ def _biencoder(folder: Path, layers: int | None, dtype: DTypeLike) -> BiEncoder:
     modules = read_modules(folder)
     source = str(modules.encoder)
     config_file = modules.encoder / "config.json"
-    config = encoder_config(read_json(config_file), str(config_file))
-    tensors = encoder_tensors(read_tensors(modules.encoder))
-    config = _with_inner_size(config, tensors)
+    raw = read_json(config_file)
+    found = architecture(raw, str(config_file))
+    tensors = encoder_tensors(found, read_tensors(modules.encoder))
+    config = found.fitted(found.read(raw, str(config_file)), tensors)
     if layers is not None:
         config = _limited(config, layers, source)
         tensors = first_layers(tensors, layers)
 
-    def build() -> BiEncoder:
-        rngs = nnx.Rngs(0)
-        encoder = make_encoder(config, rngs, dtype)
-        head = None if modules.head_sizes is None else "mlp"
-        return BiEncoder(
-            encoder, modules.pooling, head, rngs=rngs, head_sizes=modules.head_sizes
-        )
-
-    model = nnx.eval_shape(build)
-    load_state_dict(model, {**tensors, **modules.head}, source=source)
-    return model
+    encoder = nnx.eval_shape(lambda: make_encoder(config, nnx.Rngs(0), dtype))
+    load_state_dict(encoder, tensors, source=source)
+    return BiEncoder(
+        encoder,
+        modules.pooling,
+        modules.head,
+        include_prompt=modules.include_prompt,
+    )
 
 
 def _contextual(folder: Path, dtype: DTypeLike) -> ContextualEncoder:
@@ -112,38 +109,33 @@ def _contextual(folder: Path, dtype: DTypeLike) -> ContextualEncoder:
     config = contextual_config(raw, source)
     first, second = stage_configs(raw, source)
 
+    context = Context.load(folder) if raw.get("baked_context") else None
+
     def build() -> ContextualEncoder:
         rngs = nnx.Rngs(0)
         encoders = make_encoder(first, rngs, dtype), make_encoder(second, rngs, dtype)
-        return ContextualEncoder(config, *encoders, rngs)
+        model = ContextualEncoder(config, *encoders, rngs)
+        return model if context is None else BakedEncoder(model, context.vectors)
 
     model = nnx.eval_shape(build)
-    load_state_dict(model, read_tensors(folder), source=str(folder))
+    tensors = read_tensors(folder)
+    if context is not None:
+        tensors["second_stage_model.context"] = context.vectors
+    load_state_dict(model, tensors, source=str(folder))
     return model
 
 
 def make_encoder(
-    config: EncoderConfig, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32
+    config: Any, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32
 ) -> Encoder:
     """A freshly initialised encoder of the configuration's architecture."""
-    return encoder_class(config)(config, rngs, dtype)
+    return architecture_of(config).encoder(config, rngs, dtype)
 
 
-def _limited(config: EncoderConfig, layers: int, source: str) -> EncoderConfig:
+def _limited(config: Any, layers: int, source: str) -> Any:
     if not 1 <= layers <= config.num_hidden_layers:
         raise ValueError(
             f"{source}: {layers} layers asked for, but it has "
             f"{config.num_hidden_layers}"
         )
     return dataclasses.replace(config, num_hidden_layers=layers)
-
-
-def _with_inner_size(config: EncoderConfig, tensors: Tensors) -> EncoderConfig:
-    """Nomic's code rounds the MLP size up to a multiple of 256: weights decide."""
-    if not isinstance(config, NomicBertConfig):
-        return config
-    rounded = -(-config.intermediate_size // 256) * 256
-    names = ("encoder.layers.0.mlp.fc11.weight", "layers.0.mlp.up_proj.weight")
-    if any(n in tensors and tensors[n].shape[0] == rounded for n in names):
-        return dataclasses.replace(config, intermediate_size=rounded)
-    return config

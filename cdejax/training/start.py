@@ -12,7 +12,7 @@ from flax import nnx
 
 from cdejax.artifacts import hash_files
 from cdejax.config import Config, ModelConfig, TrainingConfig
-from cdejax.models import Bert, BiEncoder, ContextualEncoder, from_pretrained
+from cdejax.models import BiEncoder, ContextualEncoder, from_pretrained
 from cdejax.paths import resolve_folder
 from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.optimizer import make_optimizer
@@ -97,9 +97,9 @@ def _check_lengths(config: Config, model: Model) -> None:
     """Refuses texts that are longer than an encoder's learned positions."""
     contextual = isinstance(model, ContextualEncoder)
     encoder = model.backbone if contextual else model.encoder
-    if not isinstance(encoder, Bert):
+    most = encoder.longest
+    if most is None:
         return
-    most = encoder.config.max_position_embeddings
     for side in ("query", "document", "context"):
         limit = getattr(config.tokens, side)
         if limit is not None and limit.max_length > most:

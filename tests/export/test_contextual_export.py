@@ -15,7 +15,7 @@ import cdejax.embedder
 from cdejax.context import Context
 from cdejax.export import export_model
 from cdejax.models import BiEncoder, ContextualConfig, ContextualEncoder, NomicBert
-from cdejax.models.nomic_bert import NomicBertConfig
+from cdejax.models.encoders.nomic_bert import NomicBertConfig
 from cdejax.models.pretrained import from_pretrained
 from cdejax.models.weights import parameter_count, table_of
 

@@ -128,7 +128,7 @@ def test_ids_outside_the_vocabulary_are_refused_or_loud(encoder):
 def test_bert_refuses_more_tokens_than_positions():
     bert = Bert(BertConfig(50, 16, 1, 2, 32, max_position_embeddings=8), nnx.Rngs(0))
     assert bert.embed(np.zeros((1, 8), int)).shape == (1, 8, 16)
-    with pytest.raises(ValueError, match="9 tokens, but this BERT has 8 positions"):
+    with pytest.raises(ValueError, match="9 tokens, but this Bert has 8 positions"):
         bert(np.zeros((1, 9), int))
 
 

@@ -9,8 +9,8 @@ from flax import nnx
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from cdejax.models.attention import SelfAttention
-from cdejax.models.encoder import Encoder
-from cdejax.models.layers import LayerNorm, Linear, Rotary, gelu, normal
+from cdejax.models.encoder import Encoder, check_length
+from cdejax.models.layers import LayerNorm, Linear, gelu, normal
 from cdejax.typing import AnyArray
 
 
@@ -28,6 +28,11 @@ class BertConfig:
     layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
     pad_token_id: int = 0
+
+    @property
+    def longest(self) -> int:
+        """Tokens at most: one for each learned position."""
+        return self.max_position_embeddings
 
 
 class BertLayer(nnx.Module):
@@ -50,10 +55,11 @@ class BertLayer(nnx.Module):
         *,
         mask: Bool[Array, "batch length"] | None,
         lengths: Int[Array, "batch"] | None,
-        rotary: Rotary | None = None,
+        shared: None = None,
     ) -> Float[Array, "batch length hidden"]:
         """One layer's step."""
-        read = self.attention(x, mask=mask, lengths=lengths, rotary=rotary)
+        del shared  # positions are in the embeddings
+        read = self.attention(x, mask=mask, lengths=lengths)
         x = self.attention_norm(x + read)
         return self.mlp_norm(x + self.down(gelu(self.up(x))))
 
@@ -68,12 +74,21 @@ class Bert(Encoder):
     config: BertConfig
 
     def __init__(
-        self, config: BertConfig, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32
+        self,
+        config: BertConfig,
+        rngs: nnx.Rngs,
+        dtype: DTypeLike = jnp.float32,
+        *,
+        remat: bool = False,
     ):
-        super().__init__(config, rngs, dtype)
-        shape = (config.max_position_embeddings, config.hidden_size)
+        super().__init__(config, rngs, dtype, remat=remat)
+        init, hidden = normal(config.initializer_range), config.hidden_size
+        self.token_type = nnx.Param(
+            init(rngs.params(), (config.type_vocab_size, hidden))
+        )
+        self.norm = LayerNorm(hidden, config.layer_norm_eps)
         self.position = nnx.Param(
-            normal(config.initializer_range)(rngs.params(), shape)
+            init(rngs.params(), (config.max_position_embeddings, hidden))
         )
         self.layers = nnx.List(
             [BertLayer(config, rngs) for _ in range(config.num_hidden_layers)]
@@ -90,13 +105,15 @@ class Bert(Encoder):
           ValueError: more tokens than learned positions, or NumPy ids outside the
             vocabulary.
         """
-        length, most = jnp.shape(ids)[1], self.config.max_position_embeddings
-        if length > most:
-            raise ValueError(
-                f"rows of {length} tokens, but this BERT has {most} positions: "
-                "lower max_length"
-            )
+        length = jnp.shape(ids)[1]
+        check_length(length, self)
         where = jnp.arange(length) if positions is None else jnp.asarray(positions)
         position = jnp.take(self.position[...], where, axis=0)
-        tokens = super().embed(ids).astype(jnp.float32)
+        tokens = self._words(ids) + self.token_type[0]
         return (tokens + position).astype(self.dtype)
+
+    def before(
+        self, x: Float[Array, "batch length hidden"]
+    ) -> Float[Array, "batch length hidden"]:
+        """The embedding norm."""
+        return self.norm(x)

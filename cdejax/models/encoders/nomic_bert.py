@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int
 from cdejax.models.attention import SelfAttention
 from cdejax.models.encoder import Encoder
 from cdejax.models.layers import LayerNorm, Linear, Rotary, normal, rotary_table
+from cdejax.typing import AnyArray
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,10 @@ class NomicBertLayer(nnx.Module):
         *,
         mask: Bool[Array, "batch length"] | None,
         lengths: Int[Array, "batch"] | None,
-        rotary: Rotary | None,
+        shared: Rotary,
     ) -> Float[Array, "batch length hidden"]:
         """One layer's step."""
-        read = self.attention(x, mask=mask, lengths=lengths, rotary=rotary)
+        read = self.attention(x, mask=mask, lengths=lengths, rotary=shared)
         x = self.attention_norm(x + read)
         gated = self.up(x) * jax.nn.silu(self.gate(x))
         return self.mlp_norm(x + self.down(gated))
@@ -67,13 +68,38 @@ class NomicBert(Encoder):
     config: NomicBertConfig
 
     def __init__(
-        self, config: NomicBertConfig, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32
+        self,
+        config: NomicBertConfig,
+        rngs: nnx.Rngs,
+        dtype: DTypeLike = jnp.float32,
+        *,
+        remat: bool = False,
     ):
-        super().__init__(config, rngs, dtype)
+        super().__init__(config, rngs, dtype, remat=remat)
+        shape = (config.type_vocab_size, config.hidden_size)
+        self.token_type = nnx.Param(
+            normal(config.initializer_range)(rngs.params(), shape)
+        )
+        self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.layers = nnx.List(
             [NomicBertLayer(config, rngs) for _ in range(config.num_hidden_layers)]
         )
 
-    def rotary(self, positions: Int[Array, "*batch length"]) -> Rotary:
+    def embed(
+        self,
+        ids: Int[AnyArray, "batch length"],
+        positions: Int[AnyArray, "*batch length"] | None = None,
+    ) -> Float[Array, "batch length hidden"]:
+        """Word and token type 0, before the norm; positions are rotary, not here."""
+        del positions
+        return (self._words(ids) + self.token_type[0]).astype(self.dtype)
+
+    def before(
+        self, x: Float[Array, "batch length hidden"]
+    ) -> Float[Array, "batch length hidden"]:
+        """The embedding norm."""
+        return self.norm(x)
+
+    def shared(self, positions: Int[Array, "*batch length"]) -> Rotary:
         """Cosines and sines of all head dimensions, non-interleaved."""
         return rotary_table(positions, self.head_dim, self.config.rotary_base)

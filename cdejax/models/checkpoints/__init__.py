@@ -1,0 +1,1 @@
+"""How each architecture is written down: its `config.json` and its weights' names."""

@@ -1,0 +1,151 @@
+"""NomicBERT's config.json and weights, each in transformers' form or in Nomic's own.
+
+Which keys the configuration has says nothing about the names of the weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from cdejax.models.checkpoints.architecture import Architecture
+from cdejax.models.checkpoints.config import Raw, fill, require
+from cdejax.models.checkpoints.table import (
+    Entry,
+    Table,
+    Tensors,
+    linear,
+    norm,
+    repeated,
+)
+from cdejax.models.encoders.nomic_bert import NomicBert, NomicBertConfig
+
+_HUB_KEYS = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "rotary_base": "rotary_emb_base",
+}
+_NATIVE_FIXED = {"hidden_act": "silu"}
+_HUB_FIXED = {
+    "activation_function": "swiglu",
+    "causal": False,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "parallel_block": False,
+    "prenorm": False,
+    "qkv_proj_bias": False,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    "rotary_scaling_factor": None,
+    "use_rms_norm": False,
+}
+
+
+def read(raw: Raw, source: str) -> NomicBertConfig:
+    """NomicBERT's sizes from either form; ValueError for variants of it."""
+    if "hidden_size" in raw or "n_embd" not in raw:
+        return _native(raw, source)
+    require(raw, _HUB_FIXED, source)
+    inner = raw.get("n_inner") or int(8 * raw["n_embd"] / 3)
+    known = {**raw, "intermediate_size": inner}
+    config = fill(NomicBertConfig, known, source, _HUB_KEYS)
+    multiple = raw.get("pad_vocab_size_multiple") or 1
+    rows = -(-config.vocab_size // multiple) * multiple
+    return dataclasses.replace(config, vocab_size=rows)
+
+
+def _native(raw: Raw, source: str) -> NomicBertConfig:
+    rope = raw.get("rope_parameters") or {}
+    require(raw, _NATIVE_FIXED, source)
+    require(rope, {"rope_type": "default", "partial_rotary_factor": 1.0}, source)
+    theta = rope.get("rope_theta", raw.get("rope_theta", 1000.0))
+    config = fill(NomicBertConfig, {**raw, "rotary_base": theta}, source)
+    head_dim = config.hidden_size // config.num_attention_heads
+    require(raw, {"head_dim": head_dim}, source)
+    return config
+
+
+def write(config: NomicBertConfig) -> dict[str, Any]:
+    """`config.json` for transformers' NomicBertModel."""
+    values = dataclasses.asdict(config)
+    base = values.pop("rotary_base")
+    return {
+        "architectures": ["NomicBertModel"],
+        "model_type": "nomic_bert",
+        **values,
+        "hidden_act": "silu",
+        "rope_parameters": {"rope_type": "default", "rope_theta": base},
+    }
+
+
+def table(config: NomicBertConfig) -> Table:
+    """Weights under transformers' names."""
+    layer = [
+        *linear("attention.qkv", *(f"self_attn.{n}_proj" for n in "qkv"), bias=False),
+        *linear("attention.out", "self_attn.o_proj", bias=False),
+        *norm("attention_norm", "post_attention_layernorm"),
+        *linear("up", "mlp.up_proj", bias=False),
+        *linear("gate", "mlp.gate_proj", bias=False),
+        *linear("down", "mlp.down_proj", bias=False),
+        *norm("mlp_norm", "post_mlp_layernorm"),
+    ]
+    layers = repeated(layer, config.num_hidden_layers, "layers", "layers")
+    return [*_embeddings("embeddings.LayerNorm"), *layers]
+
+
+def published(config: NomicBertConfig) -> Table:
+    """Weights under the names of Nomic's own code."""
+    layer = [
+        *linear("attention.qkv", "attn.Wqkv", bias=False),
+        *linear("attention.out", "attn.out_proj", bias=False),
+        *norm("attention_norm", "norm1"),
+        *linear("up", "mlp.fc11", bias=False),
+        *linear("gate", "mlp.fc12", bias=False),
+        *linear("down", "mlp.fc2", bias=False),
+        *norm("mlp_norm", "norm2"),
+    ]
+    layers = repeated(layer, config.num_hidden_layers, "layers", "encoder.layers")
+    return [*_embeddings("emb_ln"), *layers]
+
+
+def _embeddings(norm_name: str) -> Table:
+    return [
+        Entry("word", ("embeddings.word_embeddings.weight",)),
+        Entry("token_type", ("embeddings.token_type_embeddings.weight",)),
+        *norm("norm", norm_name),
+    ]
+
+
+def _is_published(tensors: Tensors) -> bool:
+    pattern = re.compile(r"attn\.Wqkv|emb_ln|mlp\.fc\d")
+    return any(pattern.search(name) for name in tensors)
+
+
+def _fitted(config: NomicBertConfig, tensors: Tensors) -> NomicBertConfig:
+    """Nomic's code rounds the MLP size up to a multiple of 256: weights decide."""
+    rounded = -(-config.intermediate_size // 256) * 256
+    names = ("encoder.layers.0.mlp.fc11.weight", "layers.0.mlp.up_proj.weight")
+    if any(n in tensors and tensors[n].shape[0] == rounded for n in names):
+        return dataclasses.replace(config, intermediate_size=rounded)
+    return config
+
+
+NOMIC_BERT = Architecture(
+    model_types=("nomic_bert",),
+    config=NomicBertConfig,
+    encoder=NomicBert,
+    read=read,
+    write=write,
+    table=table,
+    published=published,
+    is_published=_is_published,
+    prefixes=("bert.", "nomic_bert."),
+    renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    dropped=r"(cls|pooler)\..*|embeddings\.position_ids|.*\binv_freq",
+    fitted=_fitted,
+)

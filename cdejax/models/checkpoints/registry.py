@@ -1,0 +1,34 @@
+"""All architectures, by the `model_type` of config.json and by configuration class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cdejax.models.checkpoints.architecture import Architecture
+from cdejax.models.checkpoints.bert import BERT
+from cdejax.models.checkpoints.config import Raw
+from cdejax.models.checkpoints.nomic_bert import NOMIC_BERT
+
+ARCHITECTURES = (BERT, NOMIC_BERT)
+_BY_TYPE = {kind: found for found in ARCHITECTURES for kind in found.model_types}
+_BY_CONFIG = {found.config: found for found in ARCHITECTURES}
+
+
+def architecture(raw: Raw, source: str) -> Architecture:
+    """The architecture that a `config.json` names.
+
+    Raises:
+      ValueError: `model_type` is missing or none of ours; all of ours are listed.
+    """
+    kind = raw.get("model_type")
+    known = ", ".join(sorted(_BY_TYPE))
+    if kind is None:
+        raise ValueError(f"{source}: no model_type there; cdejax knows {known}")
+    if kind not in _BY_TYPE:
+        raise ValueError(f"{source}: model_type {kind!r} is none of ours: {known}")
+    return _BY_TYPE[kind]
+
+
+def architecture_of(config: Any) -> Architecture:
+    """The architecture that a configuration of ours configures."""
+    return _BY_CONFIG[type(config)]

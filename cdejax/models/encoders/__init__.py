@@ -1,0 +1,1 @@
+"""One module per encoder architecture; `cdejax.models` has them all."""
