@@ -1,0 +1,84 @@
+"""Vector stores in examples/: index, search again, refuse another context."""
+
+import runpy
+
+import pytest
+
+import cdejax
+from tests.examples.conftest import EXAMPLES, run_script
+
+pytest.importorskip("qdrant_client")
+pytest.importorskip("langchain_core")
+
+QUERIES = ("copy a whole directory tree", "middle value of numbers")
+STORES = ("faiss_search.py", "qdrant_search.py")
+SCRIPTS = (*STORES, "langchain_embeddings.py")
+
+
+def found(printed):
+    """{query: [(score, name), …]} of what a script printed."""
+    results = {}
+    for line in printed.splitlines():
+        if not line.startswith("  "):
+            results[line] = hits = []
+        else:
+            score, name, *_ = line.split()
+            hits.append((float(score), name.rstrip(":")))
+    return results
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_minilm_finds_what_is_asked_for(script, minilm, tmp_path):
+    results = found(run_script(script, minilm, tmp_path / "store", *QUERIES))
+    assert list(results) == list(QUERIES)
+    assert [hits[0][1] for hits in results.values()] == [
+        "shutil.copytree",
+        "statistics.median",
+    ]
+    assert all(len(hits) == 3 for hits in results.values())
+    assert all(0.5 < hits[0][0] <= 1 for hits in results.values())
+
+
+@pytest.fixture(scope="module")
+def expected(contextual):
+    """Scores of the best three, with no store between."""
+
+    def search(context):
+        embedder = cdejax.load(contextual)
+        corpus = runpy.run_path(str(EXAMPLES / "shared.py"))["corpus"]
+        texts = [document.text for document in corpus()]
+        documents = embedder.encode(texts, "document", context)
+        scores = embedder.encode(list(QUERIES), "query", context) @ documents.T
+        return [sorted(row, reverse=True)[:3] for row in scores.tolist()]
+
+    return search
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_one_context_serves_documents_and_queries(
+    script, contextual, other_context, expected, run_again, tmp_path
+):
+    store = tmp_path / "store"
+    printed = run_script(script, contextual, store, *QUERIES)
+    context = cdejax.Context.load(store / "context")
+    assert len(context) == 8
+    scores = [[score for score, _ in hits] for hits in found(printed).values()]
+    assert scores == [pytest.approx(row, abs=2e-3) for row in expected(context)]
+    assert run_again(script, contextual, store, *QUERIES) == printed
+
+    other = ("--context", other_context)
+    if script in STORES:
+        with pytest.raises(SystemExit, match="made with context"):
+            run_again(script, contextual, store, *QUERIES, *other)
+    elsewhere = run_again(script, contextual, tmp_path / "2", *QUERIES, *other)
+    assert elsewhere != printed
+    kept = cdejax.Context.load(tmp_path / "2" / "context")
+    assert kept.hash == cdejax.Context.load(other_context).hash
+
+
+def test_vectors_of_another_model_are_not_searched(
+    contextual, minilm, run_again, tmp_path
+):
+    run_again("faiss_search.py", contextual, tmp_path / "store", *QUERIES)
+    with pytest.raises(SystemExit, match="made with model"):
+        run_again("faiss_search.py", minilm, tmp_path / "store", *QUERIES)
