@@ -48,13 +48,13 @@ class MtebEncoder:
     """An embedder for `mteb.evaluate(MtebEncoder(embedder), tasks)`.
 
     It has mteb's encoder protocol, and its search protocol to see a corpus before the
-    first query. Vectors have length 1; scores are cosines.
+    first query. Scores are by the model's own similarity function.
 
     **Prompts.** The first of these that the model has a prompt for: TASK-KIND, TASK,
     TYPE-KIND, TYPE, KIND, where TASK is the task's name, TYPE its type (`Clustering`,
-    `STS`, …; case does not matter) and KIND `query` or `document`. A model with
-    prompts gets one or the task does not run; documents alone may go without, beside
-    queries that have one.
+    `STS`, …; case does not matter) and KIND `query` or `document`; last, the model's
+    default prompt. A model with prompts gets one or the task does not run; documents
+    alone may go without, beside queries that have one.
 
     **Contexts** are sampled with the seed from the task's own texts, encoded as
     documents, anew for each task, subset and split: from the corpus (retrieval and
@@ -107,7 +107,7 @@ class MtebEncoder:
         batch_size: int = 128,
         show_progress_bar: bool = False,
     ) -> Float[np.ndarray, "texts dim"]:
-        """Vectors of the texts of all batches, float32, of length 1.
+        """Vectors of the texts of all batches, float32.
 
         Raises:
           ValueError: the model has prompts, but none for this task, or queries come
@@ -121,7 +121,7 @@ class MtebEncoder:
             context = self._context_for(place, texts, task_metadata.type, prompt_type)
         return self.embedder.encode(
             texts,
-            prompt,  # type: ignore[arg-type]
+            prompt,
             context,
             batch_size=batch_size,
             show_progress=show_progress_bar,
@@ -138,6 +138,7 @@ class MtebEncoder:
         kind = prompt_type.value if prompt_type else None
         named = {name.lower(): name for name in self.embedder.prompts}
         keys = _keys(task_metadata.name, task_metadata.type, kind)
+        keys += [(self.embedder.default_prompt_name or "").lower()]
         for key in keys:
             if key in self._mapping:
                 return self._mapping[key]
@@ -193,20 +194,23 @@ class MtebEncoder:
         embeddings1: Shaped[np.ndarray, "first dim"],
         embeddings2: Shaped[np.ndarray, "second dim"],
     ) -> Any:
-        """Cosines of all pairs, a torch tensor [first, second]."""
-        from mteb.similarity_functions import cos_sim
+        """Scores of all pairs, a torch tensor [first, second]."""
+        from sentence_transformers import SimilarityFunction
 
-        return cos_sim(embeddings1, embeddings2)
+        score = SimilarityFunction.to_similarity_fn(self.embedder.similarity_fn_name)
+        return score(embeddings1, embeddings2)
 
     def similarity_pairwise(
         self,
         embeddings1: Shaped[np.ndarray, "texts dim"],
         embeddings2: Shaped[np.ndarray, "texts dim"],
     ) -> Any:
-        """Cosines row by row, a torch tensor [texts]."""
-        from mteb.similarity_functions import pairwise_cos_sim
+        """Scores row by row, a torch tensor [texts]."""
+        from sentence_transformers import SimilarityFunction
 
-        return pairwise_cos_sim(embeddings1, embeddings2)
+        name = self.embedder.similarity_fn_name
+        score = SimilarityFunction.to_similarity_pairwise_fn(name)
+        return score(embeddings1, embeddings2)
 
     def _context_for(
         self, place: _Place, texts: list[str], type_: str, kind: PromptType | None
@@ -240,6 +244,8 @@ class MtebEncoder:
             "task_prompts": self._mapping,
             "max_length": embedder.max_length,
             "dtype": embedder.dtype,
+            "dim": embedder.dim,
+            "similarity": embedder.similarity_fn_name,
         }
         if embedder.context_size is not None:
             size = self.context_size
@@ -273,7 +279,7 @@ def _meta(
         public_training_code=None,
         public_training_data=None,
         framework=["JAX"],
-        similarity_fn_name=ScoringFunction.COSINE,
+        similarity_fn_name=ScoringFunction(embedder.similarity_fn_name),
         use_instructions=any(embedder.prompts.values()),
         training_datasets=None,
     )

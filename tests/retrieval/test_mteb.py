@@ -258,7 +258,8 @@ def test_every_text_gets_the_prompt_of_its_task(contextual, monkeypatch):
 class Named:
     """The part of an embedder that prompts are looked up in."""
 
-    def __init__(self, **prompts):
+    def __init__(self, default_prompt_name=None, **prompts):
+        self.default_prompt_name = default_prompt_name
         self.name, self.prompts = "named", {"query": "", "document": "", **prompts}
 
 
@@ -280,10 +281,27 @@ def test_the_closest_prompt_is_taken():
         chosen(LocalRetrieval, document, **four, **closest) == "LocalRetrieval-document"
     )
     assert chosen(LocalSTS, None, {"sts": "query"}, **four) == "query"
+    assert (
+        chosen(LocalSTS, None, **PROMPTS, default_prompt_name="document") == "document"
+    )
     # without any prompt all goes; documents may lack one that queries have
     assert chosen(LocalSTS, None) == "document"
     assert chosen(LocalRetrieval, query) == "query"
     assert chosen(LocalRetrieval, document, query="find: ") == "document"
+
+
+@pytest.mark.parametrize("name", ["cosine", "dot", "euclidean", "manhattan"])
+def test_scores_are_by_the_models_similarity_function(minilm, name):
+    tokenizer = Tokenizer.load(minilm)
+    embedder = Embedder(BiEncoder(bert()), tokenizer, similarity_fn_name=name)
+    model = MtebEncoder(embedder)
+    assert model.mteb_model_meta.similarity_fn_name == name
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(size=(2, 5, 8)).astype(np.float32)
+    expected = embedder.similarity(one, other)
+    assert model.similarity(one, other).numpy() == pytest.approx(expected, abs=1e-5)
+    rows = model.similarity_pairwise(one, other).numpy()
+    assert rows == pytest.approx(np.diag(expected), abs=1e-5)
 
 
 def test_a_model_with_prompts_does_not_run_without(contextual, tmp_path, minilm):
