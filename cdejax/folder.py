@@ -96,8 +96,8 @@ def _truncate_dim(settings: Mapping[str, Any], source: str) -> int | None:
 
 def _prompts(settings: Mapping[str, Any], source: str) -> dict[str, str]:
     stored = settings.get("prompts") or {}
-    texts = stored.values() if isinstance(stored, dict) else [stored]
-    if not all(isinstance(text, str) for text in texts):
+    valid = isinstance(stored, dict)
+    if not valid or not all(isinstance(text, str) for text in stored.values()):
         raise ValueError(f"{source}: `prompts` must map names to texts")
     sides = {
         kind: next((stored[name] for name in names if name in stored), "")

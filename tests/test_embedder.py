@@ -1,7 +1,6 @@
 """Embedder and Context: parity, independence of batch mates, refusals."""
 
 import functools
-import json
 import subprocess
 import sys
 import time
@@ -294,40 +293,43 @@ def test_refuses_a_tokenizer_that_knows_more_tokens(tokenizer):
         Embedder(BiEncoder(tiny(vocab_size=100)), tokenizer)
 
 
-def test_refuses_unknown_prompts(tokenizer):
-    with pytest.raises(ValueError, match=r"prompts for \['passage'\]"):
-        Embedder(BiEncoder(tiny()), tokenizer, prompts={"passage": "x"})
+def test_texts_of_other_kinds(tokenizer):
+    prompts = {"clustering": "group: ", "query": "ask: "}
+    embedder = Embedder(BiEncoder(tiny()), tokenizer, prompts=prompts, max_length=100)
+    assert embedder.prompts == {"document": "", **prompts}
+    expected = embedder.encode([f"group: {text}" for text in TEXTS[:4]], "document")
+    found = embedder.encode(TEXTS[:4], "clustering")
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_prompts_and_lengths_of_folders(minilm, tmp_path):
-    from cdejax.folder import read_settings
+def test_vectors_are_truncated_before_they_are_normalised(tokenizer):
+    model = BiEncoder(tiny())
+    whole = Embedder(model, tokenizer, max_length=100).encode(TEXTS, normalize=False)
+    short = Embedder(model, tokenizer, max_length=100, truncate_dim=5)
+    assert short.dim == 5
+    found = short.encode(TEXTS)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    np.testing.assert_array_equal(short.encode(TEXTS, normalize=False), whole[:, :5])
+    assert Embedder(model, tokenizer, truncate_dim=99).dim == 32
 
-    def write(name, **content):
-        (tmp_path / name).write_text(json.dumps(content))
 
-    assert read_settings(tmp_path)["max_length"] == 512
-    write("tokenizer_config.json", model_max_length=10**30)
-    write("config.json", model_type="bert", max_position_embeddings=96)
-    assert read_settings(tmp_path)["max_length"] == 96
-    write("config.json", max_seq_length=77, context_max_length=32)
-    prompts = {"search_query": "q: ", "passage": "p: ", "other": "o: "}
-    write("config_sentence_transformers.json", prompts=prompts)
-    assert read_settings(tmp_path) == {
-        "prompts": {"query": "q: ", "document": "p: "},
-        "max_length": 77,
-        "context_length": 32,
-    }
-    write(
-        "config_sentence_transformers.json",
-        prompts={"other": "o: ", "query": "q: "},
-        default_prompt_name="other",
-    )
-    assert read_settings(tmp_path)["prompts"] == {"query": "q: ", "document": "o: "}
-    write("sentence_bert_config.json", max_seq_length=64)
-    assert read_settings(tmp_path)["max_length"] == 64
-    write("sentence_bert_config.json", do_lower_case=True)
-    with pytest.raises(ValueError, match="do_lower_case is not supported"):
-        read_settings(tmp_path)
+def test_context_vectors_are_not_truncated(tokenizer):
+    embedder = Embedder(contextual_model(), tokenizer, max_length=100, truncate_dim=5)
+    context = embedder.context(TEXTS)
+    assert context.vectors.shape == (6, 32)
+    assert embedder.encode(TEXTS[:2], context=context).shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"truncate_dim": 0}, "truncate_dim 0"),
+        ({"similarity_fn_name": "maxsim"}, "similarity_fn_name 'maxsim' is not one of"),
+    ],
+)
+def test_refuses_settings_without_meaning(tokenizer, settings, match):
+    with pytest.raises(ValueError, match=match):
+        Embedder(BiEncoder(tiny()), tokenizer, **settings)
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "package:no_such/model"])

@@ -18,6 +18,8 @@ from cdejax.models.checkpoints.registry import architecture_of
 from cdejax.models.checkpoints.table import Entry, Table, Tensors, head, inside
 from cdejax.models.contextual import ContextualEncoder
 from cdejax.models.encoder import Encoder
+from cdejax.models.layers import Head
+from cdejax.models.modules import Chain
 
 Model = Encoder | BiEncoder | ContextualEncoder
 _FLOATS = (np.float32, np.float16, np.float64, ml_dtypes.bfloat16)
@@ -34,10 +36,17 @@ def table_of(model: Model, *, published: bool = False) -> Table:
         return _contextual_table(model)
     if isinstance(model, BiEncoder):
         table = inside(table_of(model.encoder, published=published), "encoder.", "")
-        return table + (head("head", "mlp") if model.head is not None else [])
+        return table + _head_table(model.head)
     found = architecture_of(model.config)
     names = found.published if published and found.published else found.table
     return names(model.config)
+
+
+def _head_table(found: Head | Chain | None) -> Table:
+    """CDE's MLP under its published names, other heads as `modules.N.…`."""
+    if isinstance(found, Chain):
+        return inside(found.table(), "head.", "")
+    return [] if found is None else head("head", "mlp")
 
 
 def _contextual_table(model: ContextualEncoder) -> Table:

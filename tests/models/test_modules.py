@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from cdejax.models import Bert, BertConfig, BiEncoder, load_state_dict, to_state_dict
 from cdejax.models.layers import Head
 from cdejax.models.modules import ACTIVATIONS, Chain, Dense, LayerNorm, Normalize
 from cdejax.models.st_modules import list_modules, read_modules
@@ -97,3 +98,18 @@ def test_unknown_activations_are_refused():
 def test_gradients_at_zero_are_finite():
     gradient = jax.grad(lambda x: Normalize(4)(x).sum())(jnp.zeros((1, 4)))
     assert np.isfinite(np.asarray(gradient)).all()
+
+
+def test_weights_of_any_head_leave_and_come_back():
+    def build(seed):
+        rngs = nnx.Rngs(seed)
+        head = Chain([Dense(16, 6, rngs, residual=True), LayerNorm(6)])
+        config = BertConfig(40, 16, 1, 2, 24, max_position_embeddings=16)
+        return BiEncoder(Bert(config, rngs), head=head)
+
+    tensors = to_state_dict(build(0))
+    assert tensors["modules.0.residual.weight"].shape == (6, 16)
+    assert "modules.1.norm.bias" in tensors
+    other = build(1)
+    load_state_dict(other, tensors)
+    assert all(np.array_equal(t, tensors[n]) for n, t in to_state_dict(other).items())

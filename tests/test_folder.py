@@ -1,0 +1,107 @@
+"""What is read of a folder's settings, and what is refused."""
+
+import json
+
+import pytest
+
+from cdejax.folder import read_settings, transformer_folder
+
+ST = "config_sentence_transformers.json"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, **content):
+        (tmp_path / name).write_text(json.dumps(content))
+        return tmp_path
+
+    return write
+
+
+def test_an_empty_folder_has_defaults(tmp_path):
+    assert read_settings(tmp_path) == {
+        "prompts": {"query": "", "document": ""},
+        "default_prompt_name": None,
+        "max_length": 512,
+        "context_length": None,
+        "similarity_fn_name": "cosine",
+        "truncate_dim": None,
+        "normalized": False,
+    }
+
+
+def test_all_settings(write):
+    prompts = {"query": "q: ", "document": "d: ", "sorting": "s: "}
+    write("config.json", max_seq_length=77, context_max_length=32)
+    folder = write(
+        ST,
+        prompts=prompts,
+        default_prompt_name="sorting",
+        similarity_fn_name="dot",
+        truncate_dim=8,
+    )
+    assert read_settings(folder) == {
+        "prompts": prompts,
+        "default_prompt_name": "sorting",
+        "max_length": 77,
+        "context_length": 32,
+        "similarity_fn_name": "dot",
+        "truncate_dim": 8,
+        "normalized": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("stored", "query", "document"),
+    [
+        ({"search_query": "q: ", "passage": "p: ", "other": "o: "}, "q: ", "p: "),
+        ({"query": "", "search_query": "q: ", "corpus": "c: "}, "", "c: "),
+        ({"document": "", "passage": "p: "}, "", ""),
+        ({"other": "o: "}, "", ""),
+    ],
+)
+def test_prompts_are_looked_up(write, stored, query, document):
+    prompts = read_settings(write(ST, prompts=stored))["prompts"]
+    assert prompts == {**stored, "query": query, "document": document}
+
+
+def test_length_limit(write):
+    folder = write("tokenizer_config.json", model_max_length=10**30)
+    assert read_settings(folder)["max_length"] == 512
+    write("config.json", model_type="bert", max_position_embeddings=96)
+    assert read_settings(folder)["max_length"] == 96
+    write("config.json", model_type="roberta", max_position_embeddings=514)
+    write("tokenizer_config.json", model_max_length=600)
+    assert read_settings(folder)["max_length"] == 512
+    write("config.json", model_type="modernbert", max_position_embeddings=8192)
+    write("tokenizer_config.json", model_max_length=8192)
+    assert read_settings(folder)["max_length"] == 8192
+    write("sentence_roberta_config.json", max_seq_length=64)
+    assert read_settings(folder)["max_length"] == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (ST, {"prompts": {"query": 3}}, "`prompts` must map names to texts"),
+        (ST, {"prompts": "query"}, "`prompts` must map names to texts"),
+        (ST, {"default_prompt_name": "x"}, "default_prompt_name 'x' is none of"),
+        (ST, {"similarity_fn_name": "maxsim"}, "similarity_fn_name 'maxsim'"),
+        (ST, {"truncate_dim": 0}, "truncate_dim 0 is no size"),
+        ("sentence_bert_config.json", {"max_seq_length": "9"}, "limit is '9'"),
+    ],
+)
+def test_settings_without_meaning_are_refused(write, name, content, message):
+    with pytest.raises(ValueError, match=message) as error:
+        read_settings(write(name, **content))
+    assert str(write(name, **content)) in str(error.value)
+
+
+def test_folder_of_the_encoder(tmp_path):
+    assert transformer_folder(tmp_path) == tmp_path
+    listed = [{"type": "x.Transformer", "path": "0_Transformer"}]
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    assert transformer_folder(tmp_path) == tmp_path / "0_Transformer"
+    (tmp_path / "modules.json").write_text("[3]")
+    with pytest.raises(ValueError, match="not a list of modules"):
+        transformer_folder(tmp_path)
