@@ -175,6 +175,7 @@ class SelfAttention(nnx.Module):
         mask: Bool[Array, "batch length"] | None,
         lengths: Int[Array, "batch"] | None,
         rotary: Rotary | None = None,
+        score_bias: Float[Array, "*batch heads length length"] | None = None,
     ) -> Float[Array, "batch length dim"]:
         """Attends over the real tokens of each row."""
         batch, length, dim = x.shape
@@ -182,5 +183,5 @@ class SelfAttention(nnx.Module):
         q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
         if rotary is not None:
             q, k = rotate(q, rotary), rotate(k, rotary)
-        read = attention(q, k, v, mask=mask, lengths=lengths)
+        read = attention(q, k, v, mask=mask, lengths=lengths, bias=score_bias)
         return self.out(read.reshape(batch, length, dim))

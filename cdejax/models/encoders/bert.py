@@ -55,11 +55,10 @@ class BertLayer(nnx.Module):
         *,
         mask: Bool[Array, "batch length"] | None,
         lengths: Int[Array, "batch"] | None,
-        shared: None = None,
+        shared: Float[Array, "*batch heads length length"] | None = None,
     ) -> Float[Array, "batch length hidden"]:
-        """One layer's step."""
-        del shared  # positions are in the embeddings
-        read = self.attention(x, mask=mask, lengths=lengths)
+        """One layer's step; `shared` is a bias on scores, which MPNet has."""
+        read = self.attention(x, mask=mask, lengths=lengths, score_bias=shared)
         x = self.attention_norm(x + read)
         return self.mlp_norm(x + self.down(gelu(self.up(x))))
 

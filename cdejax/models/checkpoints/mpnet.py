@@ -1,0 +1,64 @@
+"""MPNet's config.json and weights, as transformers' MPNetModel has them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from cdejax.models.checkpoints.architecture import Architecture
+from cdejax.models.checkpoints.config import Raw, fill, require
+from cdejax.models.checkpoints.table import Entry, Table, linear, norm, repeated
+from cdejax.models.encoders.mpnet import MPNet, MPNetConfig
+
+_FIXED = {
+    "hidden_act": "gelu",
+    "relative_attention_num_buckets": MPNetConfig.relative_attention_num_buckets,
+}
+# What transformers takes for granted is not what mpnet-base has.
+_UNSAID = {"max_position_embeddings": 512, "layer_norm_eps": 1e-12}
+
+
+def read(raw: Raw, source: str) -> MPNetConfig:
+    """MPNet's sizes; ValueError for variants that we do not compute."""
+    require(raw, _FIXED, source)
+    return fill(MPNetConfig, {**_UNSAID, **raw}, source)
+
+
+def write(config: MPNetConfig) -> dict[str, Any]:
+    """`config.json` for MPNetModel."""
+    kind = {"architectures": ["MPNetModel"], "model_type": "mpnet"}
+    fixed = {**_FIXED, "pad_token_id": config.pad_token_id}
+    return {**kind, **dataclasses.asdict(config), **fixed}
+
+
+def table(config: MPNetConfig) -> Table:
+    """MPNet's weights, without prefix."""
+    layer = [
+        *linear("attention.qkv", *(f"attention.attn.{n}" for n in "qkv")),
+        *linear("attention.out", "attention.attn.o"),
+        *norm("attention_norm", "attention.LayerNorm"),
+        *linear("up", "intermediate.dense"),
+        *linear("down", "output.dense"),
+        *norm("mlp_norm", "output.LayerNorm"),
+    ]
+    return [
+        Entry("word", ("embeddings.word_embeddings.weight",)),
+        Entry("position", ("embeddings.position_embeddings.weight",)),
+        *norm("norm", "embeddings.LayerNorm"),
+        Entry("relative", ("encoder.relative_attention_bias.weight",)),
+        *repeated(layer, config.num_hidden_layers, "layers", "encoder.layer"),
+    ]
+
+
+MPNET = Architecture(
+    model_types=("mpnet",),
+    config=MPNetConfig,
+    encoder=MPNet,
+    read=read,
+    write=write,
+    table=table,
+    prefixes=("mpnet.",),
+    dropped=r"(lm_head|pooler)\..*|embeddings\.position_ids",
+    # Else transformers makes up a pooler, and reports its weights as missing.
+    model_args={"add_pooling_layer": False},
+)

@@ -1,0 +1,50 @@
+"""RoBERTa's and XLM-RoBERTa's config.json and weights, as transformers has them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from cdejax.models.checkpoints.architecture import Architecture
+from cdejax.models.checkpoints.bert import table
+from cdejax.models.checkpoints.config import Raw, fill, require
+from cdejax.models.encoders.roberta import Roberta, RobertaConfig
+
+_CLASSES = {"roberta": "RobertaModel", "xlm-roberta": "XLMRobertaModel"}
+_FIXED = {
+    "hidden_act": "gelu",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+}
+# What transformers takes for granted is not what RoBERTa-base has.
+_UNSAID = {
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+}
+
+
+def read(raw: Raw, source: str) -> RobertaConfig:
+    """RoBERTa's sizes; ValueError for variants that we do not compute."""
+    require(raw, _FIXED, source)
+    return fill(RobertaConfig, {**_UNSAID, **raw}, source)
+
+
+def write(config: RobertaConfig) -> dict[str, Any]:
+    """`config.json` for RobertaModel or XLMRobertaModel, whichever it was."""
+    kind = {"architectures": [_CLASSES[config.model_type]]}
+    return {**kind, **dataclasses.asdict(config), "hidden_act": "gelu"}
+
+
+ROBERTA = Architecture(
+    model_types=tuple(_CLASSES),
+    config=RobertaConfig,
+    encoder=Roberta,
+    read=read,
+    write=write,
+    table=table,
+    prefixes=("roberta.",),
+    dropped=r"(lm_head|pooler)\..*|embeddings\.position_ids",
+    # Else transformers makes up a pooler, and reports its weights as missing.
+    model_args={"add_pooling_layer": False},
+)
