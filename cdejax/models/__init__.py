@@ -9,6 +9,8 @@ from cdejax.models.encoders.bert import Bert as Bert
 from cdejax.models.encoders.bert import BertConfig as BertConfig
 from cdejax.models.encoders.distilbert import DistilBert as DistilBert
 from cdejax.models.encoders.distilbert import DistilBertConfig as DistilBertConfig
+from cdejax.models.encoders.modernbert import ModernBert as ModernBert
+from cdejax.models.encoders.modernbert import ModernBertConfig as ModernBertConfig
 from cdejax.models.encoders.mpnet import MPNet as MPNet
 from cdejax.models.encoders.mpnet import MPNetConfig as MPNetConfig
 from cdejax.models.encoders.nomic_bert import NomicBert as NomicBert

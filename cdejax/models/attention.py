@@ -176,12 +176,15 @@ class SelfAttention(nnx.Module):
         lengths: Int[Array, "batch"] | None,
         rotary: Rotary | None = None,
         score_bias: Float[Array, "*batch heads length length"] | None = None,
+        visible: Bool[Array, "*batch length length"] | None = None,
     ) -> Float[Array, "batch length dim"]:
-        """Attends over the real tokens of each row."""
+        """Attends over the real (and, where that is given, visible) tokens of a row."""
         batch, length, dim = x.shape
         qkv = self.qkv(x).reshape(batch, length, 3, self.heads, dim // self.heads)
         q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
         if rotary is not None:
             q, k = rotate(q, rotary), rotate(k, rotary)
-        read = attention(q, k, v, mask=mask, lengths=lengths, bias=score_bias)
+        read = attention(
+            q, k, v, mask=mask, lengths=lengths, bias=score_bias, visible=visible
+        )
         return self.out(read.reshape(batch, length, dim))

@@ -20,6 +20,8 @@ from cdejax.models.layers import Head, normal
 from cdejax.models.pooling import Pooling, pool, text_positions, token_mask
 from cdejax.typing import AnyArray
 
+_POOLINGS = ("mean", "cls", "last")
+
 
 @dataclass(frozen=True)
 class ContextualConfig:
@@ -65,6 +67,11 @@ class ContextualEncoder(nnx.Module):
         if first.hidden_size != size:
             raise ValueError(
                 f"the stages' hidden sizes differ: {first.hidden_size} and {size}"
+            )
+        if config.pooling not in _POOLINGS:
+            raise ValueError(
+                f"pooling {config.pooling!r} is not one of {_POOLINGS}, which "
+                "contextual encoders know"
             )
         if config.context_size < 1 or config.soft_tokens < 1:
             raise ValueError(f"context_size and soft_tokens start at 1: {config}")
@@ -207,7 +214,7 @@ class ContextualEncoder(nnx.Module):
         return jnp.where(jnp.asarray(dropped)[..., None], null, vectors)
 
     def _positions(
-        self, size: int, text: Int[Array, "*batch length"]
+        self, size: int, text: Int[AnyArray, "*batch length"]
     ) -> Int[Array, "*batch total"]:
         """Context at 0; soft tokens from C on, then the text, whatever is there."""
         start, soft = self.config.context_size, self.config.soft_tokens

@@ -120,7 +120,7 @@ class Encoder(nnx.Module):
         if mask is not None and lengths is not None:
             raise ValueError("give an encoder a mask or lengths, not both")
         x = self.before(jnp.asarray(embeddings).astype(self.dtype))
-        where = jnp.arange(x.shape[1]) if positions is None else jnp.asarray(positions)
+        where = np.arange(x.shape[1]) if positions is None else positions
         keep = None if mask is None else jnp.asarray(mask).astype(bool)
         count = None if lengths is None else jnp.asarray(lengths).astype(jnp.int32)
         fused = self.fused and fused_kernel(self.dtype, self.head_dim)
@@ -144,8 +144,11 @@ class Encoder(nnx.Module):
         """What is done to the last layer's output."""
         return x
 
-    def shared(self, positions: Int[Array, "*batch length"]) -> Any:
-        """What all layers need of the positions: rotary tables, a bias, or nothing."""
+    def shared(self, positions: Int[AnyArray, "*batch length"]) -> Any:
+        """What all layers need of the positions: rotary tables, a bias, or nothing.
+
+        They are NumPy's where they are known before the call is compiled.
+        """
         del positions
 
     def _words(
@@ -166,7 +169,7 @@ class Encoder(nnx.Module):
         x: Float[Array, "batch length hidden"],
         mask: Bool[Array, "batch length"] | None,
         lengths: Int[Array, "batch"] | None,
-        positions: Int[Array, "*batch length"],
+        positions: Int[AnyArray, "*batch length"],
     ) -> Float[Array, "batch length hidden"]:
         shared = self.shared(positions)
         for layer in self.layers:

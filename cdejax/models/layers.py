@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
+from cdejax.typing import AnyArray
+
 Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]
 Rotary = tuple[jax.Array, jax.Array]
 
@@ -56,9 +58,9 @@ class Linear(nnx.Module):
 class LayerNorm(nnx.Module):
     """Layer normalisation over the last axis with statistics in float32."""
 
-    def __init__(self, features: int, eps: float):
+    def __init__(self, features: int, eps: float, *, bias: bool = True):
         self.scale = nnx.Param(jnp.ones(features))
-        self.bias = nnx.Param(jnp.zeros(features))
+        self.bias = nnx.Param(jnp.zeros(features)) if bias else None
         self.eps = eps
 
     def __call__(self, x: Float[Array, "*rows dim"]) -> Float[Array, "*rows dim"]:
@@ -67,7 +69,8 @@ class LayerNorm(nnx.Module):
         mean = wide.mean(-1, keepdims=True)
         variance = jnp.square(wide - mean).mean(-1, keepdims=True)
         y = (wide - mean) * jax.lax.rsqrt(variance + self.eps)
-        return (y * self.scale[...] + self.bias[...]).astype(x.dtype)
+        y = y * self.scale[...]
+        return (y if self.bias is None else y + self.bias[...]).astype(x.dtype)
 
 
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -118,7 +121,7 @@ class Head(nnx.Module):
 
 
 def rotary_table(
-    positions: Num[Array, "*batch length"], head_dim: int, base: float
+    positions: Num[AnyArray, "*batch length"], head_dim: int, base: float
 ) -> tuple[Float[Array, "*batch length half"], Float[Array, "*batch length half"]]:
     """Cosines and sines (float32) of rotary positions over all of `head_dim`.
 

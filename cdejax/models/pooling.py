@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from cdejax.models.attention import length_mask
@@ -48,12 +49,13 @@ def token_mask(
 
 def text_positions(
     length: int, mask: Bool[AnyArray, "batch length"] | None
-) -> Int[Array, "*batch length"]:
+) -> Int[AnyArray, "*batch length"]:
     """Positions counted from each row's first real token (0 before it).
 
-    They make embeddings independent of the padding's side.
+    They make embeddings independent of the padding's side. Without a mask they are
+    NumPy's: known before a call is compiled.
     """
-    positions = jnp.arange(length)
+    positions = np.arange(length)
     if mask is None:
         return positions
     first = jnp.argmax(jnp.asarray(mask).astype(bool), axis=1, keepdims=True)

@@ -8,11 +8,12 @@ from cdejax.models.checkpoints.architecture import Architecture
 from cdejax.models.checkpoints.bert import BERT
 from cdejax.models.checkpoints.config import Raw
 from cdejax.models.checkpoints.distilbert import DISTILBERT
+from cdejax.models.checkpoints.modernbert import MODERNBERT
 from cdejax.models.checkpoints.mpnet import MPNET
 from cdejax.models.checkpoints.nomic_bert import NOMIC_BERT
 from cdejax.models.checkpoints.roberta import ROBERTA
 
-ARCHITECTURES = (BERT, DISTILBERT, MPNET, NOMIC_BERT, ROBERTA)
+ARCHITECTURES = (BERT, DISTILBERT, MODERNBERT, MPNET, NOMIC_BERT, ROBERTA)
 _BY_TYPE = {kind: found for found in ARCHITECTURES for kind in found.model_types}
 _BY_CONFIG = {found.config: found for found in ARCHITECTURES}
 

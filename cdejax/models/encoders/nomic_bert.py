@@ -100,6 +100,6 @@ class NomicBert(Encoder):
         """The embedding norm."""
         return self.norm(x)
 
-    def shared(self, positions: Int[Array, "*batch length"]) -> Rotary:
+    def shared(self, positions: Int[AnyArray, "*batch length"]) -> Rotary:
         """Cosines and sines of all head dimensions, non-interleaved."""
         return rotary_table(positions, self.head_dim, self.config.rotary_base)

@@ -1,0 +1,123 @@
+"""ModernBERT's config.json and weights, as transformers' ModernBertModel has them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from cdejax.models.checkpoints.architecture import Architecture
+from cdejax.models.checkpoints.config import Raw, fill, require
+from cdejax.models.checkpoints.table import Entry, Table, linear, norm, repeated
+from cdejax.models.encoders.modernbert import ModernBert, ModernBertConfig
+
+_FIXED = {"hidden_activation": "gelu", "rope_scaling": None}
+_ROPE_FIXED = {"rope_type": "default", "partial_rotary_factor": 1.0}
+_BASES = {
+    "full_attention": "global_rope_theta",
+    "sliding_attention": "local_rope_theta",
+}
+
+
+def read(raw: Raw, source: str) -> ModernBertConfig:
+    """ModernBERT's sizes, from the keys of transformers 4 or 5.
+
+    Raises:
+      ValueError: a variant that we do not compute, such as another rhythm of local and
+        global layers than every n-th.
+    """
+    require(raw, _FIXED, source)
+    known = {**raw, **_bases(raw, source), **_rhythm(raw, source)}
+    return fill(ModernBertConfig, known, source)
+
+
+def _bases(raw: Raw, source: str) -> dict[str, Any]:
+    """Rotary bases: of each layer type since transformers 5, two keys before."""
+    rope = raw.get("rope_parameters") or {}
+    if not set(rope) <= set(_BASES):
+        raise ValueError(
+            f"{source}: rope_parameters has keys {sorted(rope)}; a ModernBERT has one "
+            f"entry each for {' and '.join(_BASES)}"
+        )
+    bases = {}
+    for kind, old in _BASES.items():
+        parameters = rope.get(kind) or {}
+        require(parameters, _ROPE_FIXED, f"{source}: rope_parameters: {kind}")
+        bases[old] = parameters.get("rope_theta", raw.get(old))
+    return bases
+
+
+def _rhythm(raw: Raw, source: str) -> dict[str, int]:
+    """Every which layer is global, from that key or from the list of layer types."""
+    key = "global_attn_every_n_layers"
+    every = raw.get(key)
+    if every is None:
+        every = ModernBertConfig.global_attn_every_n_layers
+    if not isinstance(every, int) or every < 1:
+        raise ValueError(f"{source}: {key} is {every!r}, not a number from 1 on")
+    types = raw.get("layer_types")
+    if types is None:
+        return {key: every}
+    for n in (every, *range(1, len(types) + 1)):
+        if _layer_types(n, len(types)) == list(types):
+            return {key: n}
+    raise ValueError(
+        f"{source}: layer_types is {types!r}; cdejax computes full_attention in layers "
+        "0, n, 2n, … and sliding_attention in all others"
+    )
+
+
+def _layer_types(every: int, layers: int) -> list[str]:
+    return [
+        "sliding_attention" if index % every else "full_attention"
+        for index in range(layers)
+    ]
+
+
+def write(config: ModernBertConfig) -> dict[str, Any]:
+    """`config.json` for transformers' ModernBertModel."""
+    values = dataclasses.asdict(config)
+    every, layers = config.global_attn_every_n_layers, config.num_hidden_layers
+    rope = {
+        kind: {"rope_type": "default", "rope_theta": values.pop(old)}
+        for kind, old in _BASES.items()
+    }
+    return {
+        "architectures": ["ModernBertModel"],
+        "model_type": "modernbert",
+        **values,
+        "hidden_activation": "gelu",
+        "layer_types": _layer_types(every, layers),
+        "rope_parameters": rope,
+    }
+
+
+def table(config: ModernBertConfig) -> Table:
+    """ModernBERT's weights, without prefix."""
+    norm_bias = config.norm_bias
+    layer = [
+        *norm("attention_norm", "attn_norm", bias=norm_bias),
+        *linear("attention.qkv", "attn.Wqkv", bias=config.attention_bias),
+        *linear("attention.out", "attn.Wo", bias=config.attention_bias),
+        *norm("mlp_norm", "mlp_norm", bias=norm_bias),
+        *linear("up", "mlp.Wi", bias=config.mlp_bias),
+        *linear("down", "mlp.Wo", bias=config.mlp_bias),
+    ]
+    layers = repeated(layer, config.num_hidden_layers, "layers", "layers")
+    return [
+        Entry("word", ("embeddings.tok_embeddings.weight",)),
+        *norm("norm", "embeddings.norm", bias=norm_bias),
+        *(e for e in layers if not e.path.startswith("layers.0.attention_norm.")),
+        *norm("final_norm", "final_norm", bias=norm_bias),
+    ]
+
+
+MODERNBERT = Architecture(
+    model_types=("modernbert",),
+    config=ModernBertConfig,
+    encoder=ModernBert,
+    read=read,
+    write=write,
+    table=table,
+    prefixes=("model.",),
+    dropped=r"(head|decoder|classifier)\..*|.*\binv_freq",
+)

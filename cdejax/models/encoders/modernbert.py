@@ -1,0 +1,165 @@
+"""ModernBERT (Warner et al. 2024): pre-norm, GeGLU, local and global attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, DTypeLike, Float, Int
+
+from cdejax.models.attention import SelfAttention
+from cdejax.models.encoder import Encoder
+from cdejax.models.layers import (
+    LayerNorm,
+    Linear,
+    Rotary,
+    gelu,
+    normal,
+    rotary_table,
+)
+from cdejax.typing import AnyArray
+
+
+@dataclass(frozen=True)
+class ModernBertConfig:
+    """Sizes of a ModernBERT, under transformers' names; defaults: ModernBERT-base."""
+
+    vocab_size: int = 50368
+    hidden_size: int = 768
+    num_hidden_layers: int = 22
+    num_attention_heads: int = 12
+    intermediate_size: int = 1152
+    max_position_embeddings: int = 8192
+    norm_eps: float = 1e-5
+    initializer_range: float = 0.02
+    pad_token_id: int = 50283
+    global_attn_every_n_layers: int = 3
+    """Layers 0, n, 2n, … read the whole text, the others a window of it."""
+    local_attention: int = 128
+    """Width of the window: half of it on either side, and the token itself."""
+    global_rope_theta: float = 160_000.0
+    local_rope_theta: float = 10_000.0
+    norm_bias: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+
+
+class Shared(NamedTuple):
+    """What the layers need of the positions."""
+
+    everywhere: Rotary
+    """Rotary positions of global layers."""
+    nearby: Rotary
+    """Those of local layers."""
+    window: Bool[Array, "*batch length length"] | None
+    """What each token of a local layer may read; None for everything."""
+
+
+class ModernBertLayer(nnx.Module):
+    """Attention and GeGLU, each with a norm before it and a residual.
+
+    The first layer has no norm before its attention: it follows the embedding norm.
+    """
+
+    def __init__(self, config: ModernBertConfig, index: int, rngs: nnx.Rngs):
+        hidden, inner = config.hidden_size, config.intermediate_size
+        init, eps = normal(config.initializer_range), config.norm_eps
+        self.local = index % config.global_attn_every_n_layers != 0
+        self.attention_norm = (
+            LayerNorm(hidden, eps, bias=config.norm_bias) if index else None
+        )
+        self.attention = SelfAttention(
+            hidden,
+            config.num_attention_heads,
+            rngs,
+            bias=config.attention_bias,
+            init=init,
+        )
+        self.mlp_norm = LayerNorm(hidden, eps, bias=config.norm_bias)
+        bias = config.mlp_bias
+        self.up = Linear(hidden, 2 * inner, rngs, bias=bias, kernel_init=init)
+        self.down = Linear(inner, hidden, rngs, bias=bias, kernel_init=init)
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length hidden"],
+        *,
+        mask: Bool[Array, "batch length"] | None,
+        lengths: Int[Array, "batch"] | None,
+        shared: Shared,
+    ) -> Float[Array, "batch length hidden"]:
+        """One layer's step."""
+        x = x + self.attention(
+            x if self.attention_norm is None else self.attention_norm(x),
+            mask=mask,
+            lengths=lengths,
+            rotary=shared.nearby if self.local else shared.everywhere,
+            visible=shared.window if self.local else None,
+        )
+        inner, gate = jnp.split(self.up(self.mlp_norm(x)), 2, axis=-1)
+        return x + self.down(gelu(inner) * gate)
+
+
+class ModernBert(Encoder):
+    """ModernBERT without its masked-language-model head.
+
+    Padding takes no part in anything, as in the unpadded form. The window of a local
+    layer goes by the given positions, of which several tokens may share one. Behind a
+    context of C vectors at position 0, a text from C on thus reads the context in
+    global layers only, unless the window is wider than C.
+    """
+
+    config: ModernBertConfig
+
+    def __init__(
+        self,
+        config: ModernBertConfig,
+        rngs: nnx.Rngs,
+        dtype: DTypeLike = jnp.float32,
+        *,
+        remat: bool = False,
+    ):
+        super().__init__(config, rngs, dtype, remat=remat)
+        hidden, eps, bias = config.hidden_size, config.norm_eps, config.norm_bias
+        self.norm = LayerNorm(hidden, eps, bias=bias)
+        self.layers = nnx.List(
+            [ModernBertLayer(config, i, rngs) for i in range(config.num_hidden_layers)]
+        )
+        self.final_norm = LayerNorm(hidden, eps, bias=bias)
+
+    def before(
+        self, x: Float[Array, "batch length hidden"]
+    ) -> Float[Array, "batch length hidden"]:
+        """The embedding norm."""
+        return self.norm(x)
+
+    def after(
+        self, x: Float[Array, "batch length hidden"]
+    ) -> Float[Array, "batch length hidden"]:
+        """The final norm."""
+        return self.final_norm(x)
+
+    def shared(self, positions: Int[AnyArray, "*batch length"]) -> Shared:
+        """Rotary tables of global and local layers, and the window."""
+        return Shared(
+            rotary_table(positions, self.head_dim, self.config.global_rope_theta),
+            rotary_table(positions, self.head_dim, self.config.local_rope_theta),
+            window(positions, self.config.local_attention // 2),
+        )
+
+
+def window(
+    positions: Int[AnyArray, "*batch length"], reach: int
+) -> Bool[Array, "*batch length length"] | None:
+    """Which tokens stand within `reach` of each other, both ends included.
+
+    None, so that fused kernels apply, for NumPy positions that all do; traced ones
+    cannot tell.
+    """
+    if isinstance(positions, np.ndarray) and np.ptp(positions) <= reach:
+        return None
+    where = jnp.asarray(positions)
+    return jnp.abs(where[..., :, None] - where[..., None, :]) <= reach
