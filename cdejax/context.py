@@ -85,6 +85,13 @@ class Context:
         origin = {} if self.origin is None else dataclasses.asdict(self.origin)
         return info | {"model": self.model} | origin
 
+    def compact(self) -> Context:
+        """The same context without the places that are masked."""
+        if self.mask.all():
+            return self
+        kept = self.ids[self.mask], self.vectors[self.mask], self.mask[self.mask]
+        return Context(*kept, self.seed, self.model, self.origin)
+
     def save(self, folder: str | Path) -> None:
         """Writes `context.safetensors` and `context.json`."""
         from safetensors.numpy import save_file

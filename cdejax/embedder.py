@@ -6,7 +6,7 @@ import copy
 import functools
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
+from cdejax.batching import LEAST_WIDTH, batches
 from cdejax.context import Context, Fill, Method
 from cdejax.data.ragged import Ragged
 from cdejax.data.tokenizer import Tokenizer, check_texts
 from cdejax.folder import read_settings, transformer_folder
-from cdejax.models import BiEncoder, ContextualEncoder
+from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder
 from cdejax.paths import resolve_folder
 from cdejax.progress import progress
 from cdejax.representatives import Choice
@@ -32,7 +33,6 @@ Kind = str
 """Name of a prompt: `query`, `document`, or another of the model's."""
 ContextArrays = tuple[Float[Array, "places hidden"], Bool[Array, "places"] | None]
 """Vectors of a context, and which of them count (None: all)."""
-_LEAST_WIDTH = 16
 
 
 class Embedder:
@@ -55,6 +55,7 @@ class Embedder:
       truncate_dim: keep the first values of every vector only (Matryoshka).
       normalized: the model's vectors have length 1 before they are truncated, as
         behind a last Normalize of a sentence-transformers folder.
+      baked: the context of a model that has one baked in.
 
     Raises:
       ValueError: the tokenizer has more tokens than the model, or a setting has no
@@ -74,6 +75,7 @@ class Embedder:
         similarity_fn_name: Similarity = "cosine",
         truncate_dim: int | None = None,
         normalized: bool = False,
+        baked: Context | None = None,
     ):
         contextual = isinstance(model, ContextualEncoder)
         encoder = model.backbone if contextual else model.encoder
@@ -97,8 +99,11 @@ class Embedder:
         self.dim = min(model.dim, truncate_dim or model.dim)
         """Size of an embedding."""
         self._pools_prompts = contextual or model.include_prompt
-        self.context_size = model.config.context_size if contextual else None
-        """Context texts at most, C; None for a biencoder."""
+        reads = contextual and not isinstance(model, BakedEncoder)
+        self.context_size = model.config.context_size if reads else None
+        """Context texts at most, C; None for a model that takes no context."""
+        self.baked = baked
+        """The context that is part of the model, if one is."""
         self.dtype = str(encoder.dtype)
         """Activations."""
         self._graph, params = nnx.split(model)
@@ -114,6 +119,11 @@ class Embedder:
         other.params = params
         other.__dict__.pop("hash", None)
         return other
+
+    @property
+    def model(self) -> BiEncoder | ContextualEncoder:
+        """The model, with the parameters."""
+        return nnx.merge(self._graph, self.params)
 
     @functools.cached_property
     def hash(self) -> str:
@@ -150,11 +160,9 @@ class Embedder:
             that is missing, not wanted or another model's, or a vector that is not
             finite.
         """
-        stage, read = "biencoder", None
-        if self.context_size is not None:
-            stage, read = "second", self._context_arrays(context)
-        elif context is not None:
-            raise ValueError(f"{self.name} is a biencoder; it takes no context")
+        stage, read = "alone", None
+        if (checked := self.check_context(context)) is not None:
+            stage, read = "second", self._context_arrays(checked)
         out = self._embed(
             texts, kind, stage, self.max_length, read, batch_size, show_progress
         )
@@ -208,13 +216,12 @@ class Embedder:
           ValueError: the model is a biencoder, `size` is not in 0…C, another argument
             is wrong, or there is no text to draw.
         """
-        most = self.context_size
-        if most is None:
-            raise ValueError(f"{self.name} is a biencoder; it takes no context")
-        choice = Choice(most, size, seed, method, candidates, fill)
+        if self.context_size is None:
+            raise ValueError(self._takes_none)
+        choice = Choice(self.context_size, size, seed, method, candidates, fill)
         rows = choice.candidates_of(texts)
         vectors = self._embed(
-            [texts[row] for row in rows.tolist()],
+            [texts[int(row)] for row in rows],
             "document",
             "first",
             self.context_length,
@@ -224,8 +231,16 @@ class Embedder:
         )
         return choice.context(texts, rows, vectors, self.hash)
 
-    def _context_arrays(self, context: Context | None) -> ContextArrays:
-        """A context's vectors, if it is this model's, padded to one of a few sizes."""
+    def check_context(self, context: Context | None) -> Context | None:
+        """The context that texts are to be encoded with; None if none is to be given.
+
+        Raises:
+          ValueError: the context is missing, not wanted or another model's.
+        """
+        if self.context_size is None:
+            if context is not None:
+                raise ValueError(self._takes_none)
+            return None
         if not isinstance(context, Context):
             given = "none" if context is None else f"a {type(context).__name__}"
             raise ValueError(
@@ -239,6 +254,21 @@ class Embedder:
                 f"the context was made with other weights ({context.model}) than "
                 f"{self.name}'s ({self.hash}); make it again with this model"
             )
+        return context
+
+    @property
+    def _takes_none(self) -> str:
+        """Why the model takes no context."""
+        if not isinstance(self.model, BakedEncoder):
+            return f"{self.name} is a biencoder; it takes no context"
+        which = "a context" if self.baked is None else f"context {self.baked.hash}"
+        return (
+            f"{self.name} has {which} baked in and takes no other: leave `context` "
+            "out, or load the export that it was baked from"
+        )
+
+    def _context_arrays(self, context: Context) -> ContextArrays:
+        """A context's vectors, padded to one of a few sizes."""
         vectors = context.vectors[context.mask]
         missing = self._places(len(vectors)) - len(vectors)
         if not missing:
@@ -253,7 +283,7 @@ class Embedder:
             return 0
         if jax.default_backend() != "cpu":  # padding costs less than a compilation
             return most
-        return min(most, max(_LEAST_WIDTH, 1 << (size - 1).bit_length()))
+        return min(most, max(LEAST_WIDTH, 1 << (size - 1).bit_length()))
 
     def _embed(
         self,
@@ -332,34 +362,8 @@ def load(folder: str | Path, *, dtype: DTypeLike | None = None) -> Embedder:
     chosen = jnp.dtype(usual if dtype is None else dtype)
     model = from_pretrained(path, dtype=chosen)
     tokenizer = Tokenizer.load(transformer_folder(path))
-    return Embedder(model, tokenizer, name=str(folder), **settings)
-
-
-def batches(
-    lengths: Int[np.ndarray, "texts"], batch_size: int, max_length: int, least: int = 8
-) -> Iterator[tuple[Int[np.ndarray, "rows"], int, int]]:
-    """Cuts texts into batches: (row numbers, rows of the array, width).
-
-    A text's width depends on its own length only: the next power of two, `max_length`
-    at most. The texts of a width fill batches of `batch_size`, a quarter of it, and so
-    on down to `least`; only the last is padded. The longest come first.
-
-    Raises:
-      ValueError: `batch_size` is below 1.
-    """
-    if batch_size < 1:
-        raise ValueError(f"batch_size {batch_size}: give 1 or more")
-    widths = _LEAST_WIDTH << np.arange(max(max_length - 1, 1).bit_length())
-    bucket = np.searchsorted(widths, lengths)
-    for index in np.unique(bucket)[::-1]:
-        rows = np.flatnonzero(bucket == index)
-        rows = rows[np.argsort(lengths[rows], kind="stable")]
-        while len(rows):
-            size = batch_size
-            while size > len(rows) and size > least:
-                size = max(size // 4, least)
-            yield rows[:size], size, min(int(widths[index]), max_length)
-            rows = rows[size:]
+    baked = Context.load(path) if isinstance(model, BakedEncoder) else None
+    return Embedder(model, tokenizer, name=str(folder), baked=baked, **settings)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

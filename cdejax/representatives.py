@@ -116,7 +116,7 @@ class Choice:
         if self.fill == "resample":
             chosen = resample(chosen, self.most, self.seed)
         ids = rows[chosen]
-        used = hash_texts(texts[row] for row in ids.tolist())
+        used = hash_texts([texts[int(row)] for row in ids])
         corpus = len(texts) if len(rows) else 0
         origin = Origin(self.method, len(rows), self.fill, corpus, self.most, used)
         mask = np.ones(len(ids), bool)

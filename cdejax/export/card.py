@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-_BIENCODER = """\
-```python
-from sentence_transformers import SentenceTransformer
+from cdejax.export.card_texts import BAKED, BIENCODER, CONTEXT, CONTEXTUAL, LIMITS
+from cdejax.export.origin import code_origin
 
-model = SentenceTransformer("{name}")
-documents = model.encode_document(["…"])
-queries = model.encode_query(["…"])
-scores = model.similarity(queries, documents)
-```"""
-
-_CONTEXTUAL = """\
-The first stage embeds a sample of the corpus ({size} documents at most; fewer work).
-The second stage embeds documents and queries in the light of that sample.
-
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("{name}", trust_remote_code=True)
-context = model.encode(corpus_sample, prompt_name="document")
-documents = model.encode_document(["…"], dataset_embeddings=context)
-queries = model.encode_query(["…"], dataset_embeddings=context)
-scores = model.similarity(queries, documents)
-```
-
-The two `.py` files of this folder hold the whole model in torch. They build on
-transformers (5.17 or later) and sentence-transformers (5.7 or later), and fetch
-nothing."""
-
+_KNOWN = ("name", "base_model", "data", "recipe", "evaluation", "scores", "license",
+          "language", "code")  # fmt: skip
 _EVALUATION = "cdejax evaluate --config RECIPE.yaml"
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_TITLES = {
+    BIENCODER: "Text encoder",
+    CONTEXTUAL: "Contextual document encoder",
+    BAKED: "Contextual document encoder with its context baked in",
+}
 
 
 def model_card(
@@ -46,60 +30,140 @@ def model_card(
     max_length: int,
     context_size: int | None,
     metadata: Mapping[str, Any],
+    baked: Mapping[str, Any] | None = None,
 ) -> str:
-    """Markdown with front matter: use, prompts, origin and how to evaluate.
+    """Markdown with front matter: use, context, origin, evaluation, limits, recipe.
 
-    `context_size` is that of a contextual encoder, None for a biencoder.
-    `metadata` may hold `name`, `base_model`, `data`, `recipe`, `evaluation` (a command)
-    and `scores` (a mapping or text); other keys are listed as they are.
+    Args:
+      folder_name: the model's name, unless the metadata has one.
+      prompts: text before every `query`, `document` and other kind of text.
+      max_length: longest text in tokens.
+      context_size: that of a contextual encoder, None for a biencoder.
+      metadata: may hold `name`, `base_model`, `data` (a list of names, or of mappings
+        with `path` and `license`), `recipe` (a recipe or text), `evaluation` (a
+        command), `scores` (a mapping or text), `license`, `language` and `code`; other
+        keys are listed as they are.
+      baked: of the context that is baked in: `Context.info`.
     """
-    known = ("name", "base_model", "data", "recipe", "evaluation", "scores", "license")
     name = str(metadata.get("name", folder_name))
-    contextual = context_size is not None
-    recipe = metadata.get("recipe")
-    usage = _CONTEXTUAL if contextual else _BIENCODER
-    title = "Contextual document encoder" if contextual else "Text encoder"
-    rows = [
-        ("Base model", metadata.get("base_model", "not stated")),
-        ("Training data", metadata.get("data", "not stated")),
-        ("Recipe", "below" if recipe else "not stated"),
-        ("Longest text", f"{max_length} tokens; longer texts are cut"),
-        ("Prompts", ", ".join(f"{key}: {_code(p)}" for key, p in prompts.items())),
-        *((key, _text(metadata[key])) for key in metadata if key not in known),
-    ]
+    contextual = CONTEXTUAL if baked is None else BAKED
+    usage = BIENCODER if context_size is None else contextual
+    sections = {
+        "Use": usage.format(name=name),
+        "Context": _context(context_size, baked),
+        "Origin": _origin(metadata, prompts, max_length),
+        "Evaluation": _evaluation(metadata),
+        "Limits": LIMITS.format(
+            max_length=max_length, language=metadata.get("language", "not stated")
+        ),
+        "Recipe": _recipe(metadata.get("recipe")),
+    }
     parts = [
-        _front_matter(contextual, metadata),
-        f"# {name}\n\n{title}, trained with cdejax.",
-        "## Use\n\n" + usage.format(name=name, size=context_size),
-        "## Origin\n\n" + "\n".join(f"- {key}: {_text(value)}" for key, value in rows),
-        "## Evaluation\n\n```\n"
-        + str(metadata.get("evaluation", _EVALUATION))
-        + "\n```",
+        _front_matter(context_size is not None, metadata),
+        f"# {name}\n\n{_TITLES[usage]}, trained with cdejax.",
+        *(f"## {title}\n\n{text}" for title, text in sections.items() if text),
     ]
-    if "scores" in metadata:
-        parts.append(_text(metadata["scores"]))
-    if recipe:
-        parts.append("## Recipe\n\n" + _recipe(recipe))
     return "\n\n".join(parts) + "\n"
 
 
 def _front_matter(contextual: bool, metadata: Mapping[str, Any]) -> str:
+    """What the hub reads: only names that it can know, and a language if stated."""
     tags = ["sentence-transformers", "feature-extraction", "sentence-similarity"]
     tags += ["contextual-document-embeddings"] if contextual else []
-    lines = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
-    if "license" in metadata:
-        lines.append(f"license: {json.dumps(str(metadata['license']))}")
-    return "\n".join(["---", *lines, "tags:", *(f"- {tag}" for tag in tags), "---"])
+    values: dict[str, Any] = {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+    }
+    values |= {k: metadata[k] for k in ("license", "language") if k in metadata}
+    if is_hub_name(base := str(metadata.get("base_model", ""))):
+        values["base_model"] = base
+    if datasets := [n for n in map(_hub_data, _sources(metadata)) if n is not None]:
+        values["datasets"] = list(dict.fromkeys(datasets))
+    text = yaml.safe_dump(values | {"tags": tags}, sort_keys=False, allow_unicode=True)
+    return f"---\n{text}---"
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a name is OWNER/NAME, as on the hub, and no folder of this machine."""
+    return bool(_HUB_NAME.fullmatch(name)) and not Path(name).exists()
+
+
+def _hub_data(source: Mapping[str, Any]) -> str | None:
+    """OWNER/DATASET of a source `hf:OWNER/DATASET[/CONFIG][:SPLIT]`."""
+    path = str(source["path"])
+    if not path.startswith("hf:"):
+        return None
+    place = path.removeprefix("hf:").partition(":")[0]
+    name = "/".join(place.split("/")[:2])
+    return name if is_hub_name(name) and not Path(place).exists() else None
+
+
+def _sources(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    data = metadata.get("data", [])
+    data = [data] if isinstance(data, (str, Mapping)) else data
+    return [d if isinstance(d, Mapping) else {"path": d} for d in data]
+
+
+def _context(size: int | None, baked: Mapping[str, Any] | None) -> str:
+    if size is None:
+        return ""
+    if baked is None:
+        return CONTEXT.format(size=size)
+    rows = _bullets(baked.items())
+    return (
+        "This context is part of the model and cannot be changed; "
+        f"`context.safetensors` and `context.json` hold it.\n\n{rows}"
+    )
+
+
+def _origin(
+    metadata: Mapping[str, Any], prompts: Mapping[str, str], max_length: int
+) -> str:
+    data = [
+        f"{source['path']} (licence: {source.get('license') or 'not stated'})"
+        for source in _sources(metadata)
+    ]
+    rows = [
+        ("Base model", metadata.get("base_model", "not stated")),
+        ("Training data", "; ".join(data) or "not stated"),
+        ("Licence of the model", metadata.get("license", "not stated")),
+        ("Code", metadata.get("code") or code_origin()),
+        ("Recipe", "below" if metadata.get("recipe") else "not stated"),
+        ("Longest text", f"{max_length} tokens; longer texts are cut"),
+        ("Prompts", ", ".join(f"{key}: {_code(p)}" for key, p in prompts.items())),
+        *((key, metadata[key]) for key in metadata if key not in _KNOWN),
+    ]
+    return _bullets(rows)
+
+
+def _evaluation(metadata: Mapping[str, Any]) -> str:
+    scores = metadata.get("scores")
+    said = "Not evaluated."
+    if isinstance(scores, Mapping):
+        said = "| collection | score |\n| --- | --- |\n" + "\n".join(
+            f"| {name} | {score} |" for name, score in scores.items()
+        )
+    elif scores:
+        said = str(scores)
+    where = " (`recipe.yaml` is the recipe below)" if metadata.get("recipe") else ""
+    command = metadata.get("evaluation", _EVALUATION)
+    how = "Evaluated by" if scores else "To evaluate it"
+    return f"{said}\n\n{how}{where}:\n\n```\n{command}\n```"
+
+
+def _recipe(recipe: Any) -> str:
+    if not recipe or isinstance(recipe, str):
+        return recipe or ""
+    text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
+    return f"```yaml\n{text.strip()}\n```"
+
+
+def _bullets(rows: Iterable[tuple[str, Any]]) -> str:
+    return "\n".join(f"- {key}: {_text(value)}" for key, value in rows)
 
 
 def _code(text: str) -> str:
     return f"`{text}`" if text else "none"
-
-
-def _recipe(recipe: Any) -> str:
-    if isinstance(recipe, str):
-        return recipe
-    return f"```yaml\n{yaml.safe_dump(recipe, sort_keys=False).strip()}\n```"
 
 
 def _text(value: Any) -> str:

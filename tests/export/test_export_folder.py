@@ -1,7 +1,6 @@
-"""Where an export is written, what it refuses, and what its model card says."""
+"""Where an export is written, and what it refuses."""
 
 import errno
-import json
 
 import pytest
 
@@ -12,7 +11,6 @@ from .conftest import MAX_LENGTH, PROMPTS, small_biencoder, small_contextual
 
 TABLE = {
     "no document prompt": ({"prompts": {"query": ""}}, "`query` and `document`"),
-    "an unknown prompt": ({"prompts": {**PROMPTS, "title": ""}}, "title"),
     "longer than the positions": ({"max_length": 65}, "64 learned positions"),
     "context longer than them": ({"context_length": 65}, "64 learned positions"),
     "no room for text": ({"max_length": 2}, "2 special tokens"),
@@ -108,34 +106,22 @@ def test_what_a_killed_export_left_is_removed(model, arguments):
     assert not (folder / ".lock").exists()
 
 
-@pytest.mark.parametrize("kind", ["stock", "contextual"])
-def test_model_card(arguments, kind):
-    stock = kind == "stock"
-    model = small_biencoder("bert") if stock else small_contextual("bert")
-    metadata = {
-        "name": "lab/retriever",
-        "base_model": "all-MiniLM-L6-v2",
-        "data": ["12,000 pairs", "of code"],
-        "recipe": {"training": {"learning_rate": 0.25}},
-        "evaluation": "cdejax evaluate --config x.yaml",
-        "scores": {"scifact nDCG@10": 0.61},
-        "seed": 3,
-    }
-    folder = export_model(model, **arguments, metadata=metadata)
-    card = (folder / "README.md").read_text()
-    assert card.startswith("---\nlibrary_name: sentence-transformers\n")
-    for text in ("lab/retriever", "pairs, of code", "evaluate --config x.yaml", "0.61"):
-        assert text in card
-    for text in (
-        *PROMPTS.values(),
-        f"{MAX_LENGTH} tokens",
-        "- seed: 3",
-        "  learning_rate: 0.25",
-    ):
-        assert text in card
-    assert ("dataset_embeddings" in card) is not stock
-    marker = json.loads((folder / "cdejax.json").read_text())
-    assert marker["kind"] == ("BiEncoder" if stock else "ContextualEncoder")
+def test_a_card_that_says_less_is_renewed_unless_it_was_edited(model, arguments):
+    folder = export_model(model, **arguments)
+    card = folder / "README.md"
+    assert "Not evaluated." in card.read_text()
+    weights = (folder / "model.safetensors").stat().st_mtime_ns
+    export_model(model, **arguments, metadata={"scores": {"scifact": 0.61}})
+    assert "| scifact | 0.61 |" in card.read_text()
+    assert (folder / "model.safetensors").stat().st_mtime_ns == weights
+    card.write_text(card.read_text() + "\nMy own words.\n")
+    export_model(model, **arguments, metadata={"scores": {"scifact": 0.62}})
+    assert card.read_text().endswith("My own words.\n")
+    assert "| scifact | 0.61 |" in card.read_text()
+    card.unlink()
+    export_model(model, **arguments, metadata={"scores": {"scifact": 0.62}})
+    assert "| scifact | 0.62 |" in card.read_text()
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
 def test_no_torch_in_the_package_itself():

@@ -12,6 +12,7 @@ Weights keep the published names (`first_stage_model.embedder.…`,
 """
 
 import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ _NAMES = (
     (".norm2.", ".post_mlp_layernorm."),
 )
 _FUSED, _SPLIT = ".attn.Wqkv.", ".self_attn.{}_proj."
-_HUB_OPTIONS = {
+HUB_OPTIONS = {
     "cache_dir",
     "force_download",
     "local_files_only",
@@ -142,7 +143,7 @@ def _pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
     real = mask.int()
     last = mask.shape[1] - 1 - real.flip(1).argmax(1)
     index = real.argmax(1) if pooling == "cls" else last
-    return hidden[torch.arange(len(hidden), device=hidden.device), index].float()
+    return hidden[torch.arange(hidden.shape[0], device=hidden.device), index].float()
 
 
 def _head(head: nn.Sequential, pooled: Tensor, residual: bool) -> Tensor:
@@ -230,15 +231,19 @@ class SecondStage(nn.Module):
             added = added + table.position_embeddings.weight[0]
         return added
 
+    def soft_rows(self) -> Tensor:
+        """The soft tokens, [soft, hidden]."""
+        ones = self.sequence_dropout_null_embedding.new_ones(self.size)
+        return self.prompt_projection(ones).view(self.soft_tokens, self.size)
+
     def _rows(self, context: Tensor, input_ids: Tensor) -> Tensor:
         """Rows before the embedding norm, less what the native class adds itself.
 
         Text has its token-type row once, context and soft tokens have none; with
         `token_type_readd` (the published v1 code) each has it once more.
         """
-        ones = context.new_ones(self.size)
-        soft = self.prompt_projection(ones).view(self.soft_tokens, self.size)
-        raw = torch.cat((context, soft.expand(len(context), -1, -1)), dim=1)
+        soft = self.soft_rows().expand(context.shape[0], -1, -1)
+        raw = torch.cat((context, soft), dim=1)
         text = self.backbone.get_input_embeddings()(input_ids)
         if self.readd:
             text = text + self.backbone.embeddings.token_type_embeddings.weight[0]
@@ -278,8 +283,8 @@ class SecondStage(nn.Module):
           context_mask: 0 where a context vector is to be ignored, [c] or [batch, c].
         """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        context = self._context(dataset_embeddings, len(input_ids))
-        front = mask.new_ones((len(mask), context.shape[1] + self.soft_tokens))
+        context = self._context(dataset_embeddings, input_ids.shape[0])
+        front = mask.new_ones((mask.shape[0], context.shape[1] + self.soft_tokens))
         if context_mask is not None:
             front[:, : context.shape[1]] = torch.as_tensor(context_mask).to(front)
         hidden = self.backbone(
@@ -305,9 +310,13 @@ class CdejaxModel(PreTrainedModel):
         missing = [key for key in _REQUIRED if not hasattr(config, key)]
         if missing:
             raise ValueError(f"config.json lacks {', '.join(missing)}.")
+        self.add_stages(config)
+        self.post_init()
+
+    def add_stages(self, config: CdejaxConfig) -> None:
+        """Makes the parts that have weights."""
         self.first_stage_model = FirstStage(config)
         self.second_stage_model = SecondStage(config)
-        self.post_init()
 
     def forward(
         self,
@@ -339,7 +348,7 @@ class CdejaxModel(PreTrainedModel):
           RuntimeError: names or shapes of the weights do not fit; all are listed.
           ValueError: an option is given that this loader does not have.
         """
-        hub = {key: kwargs.pop(key) for key in _HUB_OPTIONS & kwargs.keys()}
+        hub = {key: kwargs.pop(key) for key in HUB_OPTIONS & kwargs.keys()}
         attention = kwargs.pop("attn_implementation", None)
         unknown = {k for k, v in kwargs.items() if v is not None} - _IGNORED_OPTIONS
         if args or unknown:
@@ -357,10 +366,13 @@ class CdejaxModel(PreTrainedModel):
         return model.eval()
 
     def save_pretrained(self, save_directory: str | Path, **_: Any) -> None:
-        """Writes config.json and the weights under their published names."""
+        """Writes config.json, the weights under their published names and this code."""
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
         self.config.save_pretrained(folder)
+        for file in Path(__file__).parent.glob("*_cdejax*.py"):
+            if file.parent.resolve() != folder.resolve():
+                shutil.copy(file, folder)
         nomic = self.config.backbone_config["model_type"] == "nomic_bert"
         tensors = published_state(self.state_dict(), nomic)
         tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}

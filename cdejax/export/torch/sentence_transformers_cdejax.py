@@ -23,6 +23,7 @@ class Transformer(nn.Module):
     """Tokenizer and two-stage encoder as one sentence-transformers module."""
 
     save_in_root = True
+    model_class = CdejaxModel
 
     def __init__(self, model: CdejaxModel, tokenizer: Any):
         super().__init__()
@@ -45,7 +46,7 @@ class Transformer(nn.Module):
             )
         hub = {key: kwargs[key] for key in _HUB_OPTIONS if key in kwargs}
         hub["cache_dir"] = cache_folder
-        model = CdejaxModel.from_pretrained(
+        model = cls.model_class.from_pretrained(
             model_name_or_path, **hub, **(model_kwargs or {})
         )
         tokenizer = PreTrainedTokenizerFast.from_pretrained(model_name_or_path, **hub)

@@ -1,0 +1,146 @@
+"""An exported folder appears whole or not at all, and is never written over."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from importlib import metadata as packages
+from pathlib import Path
+from typing import Any
+
+from cdejax.artifacts import (
+    exclusive,
+    explain,
+    fingerprint,
+    hash_files,
+    read_json,
+    write_json,
+)
+
+_log = logging.getLogger(__name__)
+MARKER = "cdejax.json"
+"""Says that a folder is an export of ours, of what, and what its card was told."""
+CARD = "README.md"
+_CARD_ONLY = ("recipe", "evaluation", "scores", "code")
+"""What may change in a model card without making another model."""
+
+
+def publish(
+    folder: str | Path,
+    kind: str,
+    metadata: Mapping[str, Any],
+    write: Callable[[Path], None],
+) -> Path:
+    """Writes an export under a temporary name and moves it to its place.
+
+    Where the folder holds this same export, only the model card is written again, if
+    it would say something else and nobody has edited it.
+
+    Args:
+      folder: it must not exist, be empty, or hold this same export.
+      kind: what is exported, for the marker.
+      metadata: what the model card was told, JSON values.
+      write: writes all files into the folder that it is given.
+
+    Returns:
+      The folder.
+
+    Raises:
+      ValueError: the folder holds something else or cannot be written.
+    """
+    folder = Path(folder).absolute()
+    _check_place(folder)
+    partial = folder.with_name(f".{folder.name}.partial")
+    with exclusive(partial):
+        try:
+            _clear(partial)
+            write(partial)
+            return _finish(partial, folder, kind, metadata)
+        except OSError as error:
+            raise ValueError(
+                f"{partial}: writing the export failed: {explain(error)}"
+            ) from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def read_marker(folder: str | Path) -> dict[str, Any]:
+    """The marker of an export; an empty one for any other folder."""
+    path = Path(folder) / MARKER
+    held = read_json(path) if path.is_file() else None
+    return held if isinstance(held, dict) else {}
+
+
+def _check_place(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: is a file; give another folder.")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
+        raise ValueError(
+            f"{folder}: is not empty and no export of cdejax; give another folder."
+        )
+
+
+def _clear(folder: Path) -> None:
+    """Removes what a killed export left, but the lock."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != ".lock":
+            path.unlink()
+
+
+def _finish(
+    partial: Path, folder: Path, kind: str, metadata: Mapping[str, Any]
+) -> Path:
+    """Marks the complete folder and moves it to its place."""
+    content = {
+        path.relative_to(partial).as_posix(): hash_files(path)
+        for path in sorted(partial.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+    card = content.pop(CARD)
+    stable = {k: v for k, v in metadata.items() if k not in _CARD_ONLY}
+    marker = {
+        "kind": kind,
+        "fingerprint": fingerprint([content, stable]),
+        "version": packages.version("cdejax"),
+        "card": card,
+        "metadata": metadata,
+    }
+    write_json(partial / MARKER, marker)
+    if folder.is_dir() and any(folder.iterdir()):
+        _check_same(folder, marker["fingerprint"], content)
+        _renew_card(partial, folder, card)
+        return folder
+    os.replace(partial, folder)  # locked until now: another run cannot clear it
+    (folder / ".lock").unlink()
+    return folder
+
+
+def _check_same(folder: Path, key: str, content: Mapping[str, str]) -> None:
+    found = read_marker(folder).get("fingerprint")
+    if found != key:
+        raise ValueError(
+            f"{folder}: holds the export of another model or of other settings "
+            f"(fingerprint {found}, this one is {key}). "
+            "Remove it or give another folder."
+        )
+    if gone := [name for name in content if not (folder / name).is_file()]:
+        raise ValueError(
+            f"{folder}: {', '.join(gone)} was removed from the export. Remove the "
+            "folder to export again."
+        )
+
+
+def _renew_card(partial: Path, folder: Path, card: str) -> None:
+    """Puts a new model card in the place of an unedited one that says less."""
+    held = hash_files(folder / CARD) if (folder / CARD).is_file() else None
+    if held == card:
+        return
+    if held is not None and held != read_marker(folder).get("card"):
+        _log.info("%s: was edited and is left as it is", folder / CARD)
+        return
+    for name in (CARD, MARKER):
+        os.replace(partial / name, folder / name)
