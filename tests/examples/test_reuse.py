@@ -23,3 +23,14 @@ def test_the_loop_uses_models_only():
     text = (EXAMPLES / "optax_loop.py").read_text(encoding="utf-8")
     imports = re.findall(r"^(?:from|import) (cdejax\S*)", text, re.M)
     assert imports == ["cdejax.models"]
+
+
+def test_scripts_that_the_documentation_runs_exist():
+    root = EXAMPLES.parent
+    pages = [root / "README.md", *(root / "docs").glob("*.md"), *EXAMPLES.glob("*.py")]
+    named = {
+        script
+        for page in pages
+        for script in re.findall(r"examples/\w+\.py", page.read_text(encoding="utf-8"))
+    }
+    assert named == {f"examples/{script.name}" for script in EXAMPLES.glob("*_*.py")}

@@ -57,28 +57,16 @@ def collection():
     )
 
 
-def metadata(name, kind, score, splits=("test",), **changes):
-    given = {
-        "name": name,
-        "type": kind,
-        "main_score": score,
-        "description": "Texts that a test made.",
-        "dataset": {"path": "local", "revision": "1"},
-        "reference": None,
-        "eval_splits": list(splits),
-        "eval_langs": ["eng-Latn"],
-        "category": "t2t",
-        "modalities": ["text"],
-        "date": None,
-        "domains": None,
-        "task_subtypes": None,
-        "license": None,
-        "annotations_creators": None,
-        "dialect": None,
-        "sample_creation": None,
-        "bibtex_citation": None,
-    }
-    return TaskMetadata(**(given | changes))
+def metadata(name, kind, score):
+    return TaskMetadata(
+        name=name,
+        type=kind,
+        main_score=score,
+        description="Texts that a test made.",
+        dataset={"path": "local", "revision": "1"},
+        eval_langs=["eng-Latn"],
+        category="t2t",
+    )
 
 
 class LocalRetrieval(AbsTaskRetrieval):
