@@ -1,22 +1,38 @@
 """Encoders with the oracles' weights."""
 
+import functools
+
 import pytest
 
-
-@pytest.fixture(scope="session", params=["bert", "nomic_bert"])
-def pair(request, tmp_path_factory):
-    """(our encoder, transformers' torch model) of one architecture, equal weights."""
-    from tests.models.oracles import ORACLES
-
-    return load(ORACLES[request.param](), tmp_path_factory.mktemp(request.param))
+ALL = ["bert", "distilbert", "mpnet", "nomic_bert", "roberta", "xlm_roberta"]
+DISTINCT = ["bert", "mpnet", "nomic_bert"]
+"""Those with arithmetic of their own: enough for what is no matter of parity."""
 
 
 @pytest.fixture(scope="session")
-def encoder(pair):
+def pairs(tmp_path_factory):
+    """Makes the pair of an architecture, once."""
+    from tests.models.oracles import ORACLES
+
+    @functools.cache
+    def made(kind):
+        return load(ORACLES[kind](), tmp_path_factory.mktemp(kind))
+
+    return made
+
+
+@pytest.fixture(scope="session", params=ALL)
+def pair(request, pairs):
+    """(our encoder, transformers' torch model) of one architecture, equal weights."""
+    return pairs(request.param)
+
+
+@pytest.fixture(scope="session", params=DISTINCT)
+def encoder(request, pairs):
     """Our encoder, with attention far from uniform."""
     from tests.models.oracles import sharpen
 
-    return sharpen(pair[0])
+    return sharpen(pairs(request.param)[0])
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """torch models of transformers as oracles, with weights that hide no fault.
 
 Matrices N(0, 0.02), norm weights 1 + N(0, 0.1), all biases N(0, 0.1): library defaults
-(zero biases, unit norms) would hide faults in both.
+(zero biases, unit norms) would hide faults in both. Tables of relative biases N(0, 1):
+less would not change scores enough to show a wrong bucket.
 """
 
 import functools
@@ -34,9 +35,10 @@ def draw(model, seed=0):
     with torch.no_grad():
         for name, param in model.named_parameters():
             noise = torch.randn(param.shape, generator=generator)
-            norm = name.lower().endswith("norm.weight")
-            if norm:
+            if name.lower().endswith("norm.weight"):
                 param.copy_(1 + 0.1 * noise)
+            elif "relative_attention_bias" in name:
+                param.copy_(noise)
             else:
                 param.copy_((0.1 if name.endswith("bias") else 0.02) * noise)
     return model.float().eval()
@@ -52,7 +54,38 @@ def nomic_bert(seed=0, **sizes):
     return draw(transformers.NomicBertModel(config), seed)
 
 
-ORACLES = {"bert": bert, "nomic_bert": nomic_bert}
+def distilbert(seed=0, **sizes):
+    named = {**SIZES, **sizes}
+    named["hidden_dim"] = named.pop("intermediate_size")
+    return draw(
+        transformers.DistilBertModel(transformers.DistilBertConfig(**named)), seed
+    )
+
+
+def roberta(seed=0, **sizes):
+    config = transformers.RobertaConfig(**{**SIZES, **_ROBERTA, **sizes})
+    return draw(transformers.RobertaModel(config, add_pooling_layer=False), seed)
+
+
+def xlm_roberta(seed=0, **sizes):
+    config = transformers.XLMRobertaConfig(**{**SIZES, **_ROBERTA, **sizes})
+    return draw(transformers.XLMRobertaModel(config, add_pooling_layer=False), seed)
+
+
+def mpnet(seed=0, **sizes):
+    config = transformers.MPNetConfig(**{**SIZES, "layer_norm_eps": 1e-5, **sizes})
+    return draw(transformers.MPNetModel(config, add_pooling_layer=False), seed)
+
+
+_ROBERTA = {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
+ORACLES = {
+    "bert": bert,
+    "distilbert": distilbert,
+    "mpnet": mpnet,
+    "nomic_bert": nomic_bert,
+    "roberta": roberta,
+    "xlm_roberta": xlm_roberta,
+}
 
 
 def sharpen(encoder):
@@ -82,14 +115,14 @@ def hidden(model, ids, mask):
     return out.last_hidden_state.numpy()
 
 
-def padded(lengths, width, *, side="right", seed=0, vocab=96):
-    """Random ids [rows, width] and their mask, padding with id 0 on one side."""
+def padded(lengths, width, *, side="right", seed=0, vocab=96, pad=0):
+    """Random ids [rows, width] above `pad`, their mask; padding by it on one side."""
     rng = np.random.default_rng(seed)
-    ids = np.zeros((len(lengths), width), np.int64)
+    ids = np.full((len(lengths), width), pad, np.int64)
     mask = np.zeros((len(lengths), width), bool)
     for row, length in enumerate(lengths):
         where = slice(0, length) if side == "right" else slice(width - length, width)
-        ids[row, where] = rng.integers(1, vocab, length)
+        ids[row, where] = rng.integers(pad + 1, vocab, length)
         mask[row, where] = True
     return ids, mask
 

@@ -7,11 +7,11 @@ from flax import nnx
 
 from cdejax.models import BiEncoder
 from cdejax.models.encoder import copy_encoder
-from tests.models.oracles import normalised, padded, run
+from tests.models.oracles import normalised, padded, run, sharpen
 
 
-def test_independent_of_padding_and_batch_mates(encoder):
-    independent(BiEncoder(encoder))
+def test_independent_of_padding_and_batch_mates(pair):
+    independent(BiEncoder(sharpen(pair[0])))
 
 
 @pytest.mark.parametrize("pooling", ["cls", "last"])
