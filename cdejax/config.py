@@ -254,8 +254,11 @@ class ModelConfig:
     """Keep the encoder's first layers only."""
     first_stage_layers: int | None = None
     """contextual: the same for the first stage (default: `layers`)."""
-    pooling: Literal["mean", "cls", "last"] | None = None
-    """Pooling of token states (default: as the folder says, else `mean`)."""
+    pooling: (
+        Literal["mean", "cls", "last", "max", "weightedmean", "mean_sqrt_len"] | None
+    ) = None
+    """Pooling of token states (default: as the folder says, else `mean`). The last
+    three are for biencoders."""
     head: Literal["none", "mlp"] = "none"
     """biencoder: head after pooling."""
     context_size: int = 512

@@ -57,7 +57,7 @@ class Tokenizer:
         """
         import tokenizers
 
-        folder = Path(folder)
+        folder = _place(Path(folder))
         file, vocab = folder / "tokenizer.json", folder / "vocab.txt"
         if not file.is_file() and not vocab.is_file():
             raise ValueError(
@@ -126,7 +126,15 @@ class Tokenizer:
 
 def files_of(folder: str | Path) -> list[Path]:
     """The tokenizer files that a folder holds."""
-    return [Path(folder) / name for name in FILES if (Path(folder) / name).is_file()]
+    folder = _place(Path(folder))
+    return [folder / name for name in FILES if (folder / name).is_file()]
+
+
+def _place(folder: Path) -> Path:
+    """The folder, or `0_Transformer` in it, where older sentence-transformers wrote."""
+    older = folder / "0_Transformer"
+    held = any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
+    return older if not held and older.is_dir() else folder
 
 
 def check_texts(texts: Sequence[str]) -> None:

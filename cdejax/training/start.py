@@ -50,14 +50,18 @@ def build_model(config: Config) -> Model:
     if isinstance(loaded, ContextualEncoder):
         _check_same(settings, loaded)
         return loaded
+    if not loaded.include_prompt:
+        raise ValueError(
+            f"model.encoder: {settings.encoder} leaves prompts out of pooling, which "
+            "training does not; set include_prompt to true in its 1_Pooling/config.json"
+        )
     pooling = settings.pooling or loaded.pooling
     if settings.kind == "biencoder":
         if loaded.head is None:
             return BiEncoder.from_encoder(
                 loaded.encoder, pooling, settings.head, rngs=rngs
             )
-        loaded.pooling = pooling
-        return loaded
+        return BiEncoder(loaded.encoder, pooling, loaded.head)
     if loaded.head is not None:
         _log.warning("%s: its head is left out, CDE's take its place", settings.encoder)
     return ContextualEncoder.from_encoder(
@@ -76,7 +80,9 @@ def encoder_hash(config: Config) -> str:
     """Hash of the files that `build_model` reads."""
     folder = resolve_folder(config.model.encoder, "model.encoder")
     names = ("config.json", "model.safetensors", "modules.json")
-    return hash_files(*(folder / n for n in names if (folder / n).is_file()))
+    found = [folder / name for name in names if (folder / name).is_file()]
+    weights = sorted(folder.glob("*/model.safetensors"))  # of heads, of 0_Transformer
+    return hash_files(*found, *weights)
 
 
 def _check_same(settings: ModelConfig, loaded: ContextualEncoder) -> None:
