@@ -1,0 +1,66 @@
+"""What training makes of an encoder's own pooling and head."""
+
+import json
+
+import pytest
+from flax import nnx
+
+from cdejax.config_io import load_config
+from cdejax.export import export_model
+from cdejax.models import Bert, BertConfig, BiEncoder
+from cdejax.models.modules import Chain, Dense
+from cdejax.training.start import build_model, encoder_hash
+
+
+@pytest.fixture
+def recipe(minilm, tmp_path):
+    """A recipe's config by its `model` section, from a folder with a Dense head."""
+    sizes = BertConfig(30522, 16, 1, 2, 24, max_position_embeddings=64)
+    head = Chain([Dense(32, 8, nnx.Rngs(1))])
+    model = BiEncoder(Bert(sizes, nnx.Rngs(0)), "cls+max", head)
+    folder = tmp_path / "encoder"
+    prompts = {"query": "", "document": ""}
+    export_model(model, minilm, folder, prompts=prompts, max_length=32)
+    path = tmp_path / "recipe.yaml"
+    path.write_text("name: x\n")
+
+    def config(**settings):
+        tokens = {"query": {"max_length": 16}, "document": {"max_length": 16}}
+        model = {"encoder": str(folder), **settings}
+        data = {"sources": [{"path": "pairs.jsonl"}]}
+        return load_config(path, {"data": data, "model": model, "tokens": tokens})
+
+    return config
+
+
+def test_a_folder_keeps_its_pooling_and_head(recipe):
+    model = build_model(recipe())
+    assert isinstance(model, BiEncoder)
+    assert model.pooling == "cls+max"
+    assert isinstance(model.head, Chain)
+    assert model.dim == 8
+
+
+def test_a_pooling_that_does_not_fit_the_head_is_refused(recipe):
+    with pytest.raises(ValueError, match="the head takes vectors of size 32"):
+        build_model(recipe(pooling="mean"))
+
+
+def test_a_contextual_encoder_has_fewer_poolings(recipe):
+    with pytest.raises(ValueError, match=r"pooling 'cls\+max' is not one of"):
+        build_model(recipe(kind="contextual", context_size=4))
+
+
+def test_prompts_left_out_of_pooling_are_refused(recipe, tmp_path):
+    file = tmp_path / "encoder" / "1_Pooling" / "config.json"
+    config = json.loads(file.read_text()) | {"include_prompt": False}
+    file.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="set include_prompt to true"):
+        build_model(recipe())
+
+
+def test_the_hash_covers_the_head(recipe, tmp_path):
+    before = encoder_hash(recipe())
+    file = tmp_path / "encoder" / "2_Dense" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\1")
+    assert encoder_hash(recipe()) != before
