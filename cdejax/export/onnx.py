@@ -17,15 +17,16 @@ from pathlib import Path
 import jax.numpy as jnp
 
 from cdejax.embedder import Embedder, load
-from cdejax.export.onnx_check import cosines, largest_difference
+from cdejax.export.onnx_check import Reference
 from cdejax.folder import transformer_folder
+from cdejax.models import BakedEncoder
 from cdejax.paths import resolve_folder
 
 _log = logging.getLogger(__name__)
 PLACE = "onnx"
 MODEL = "model.onnx"
 QUANTIZED = "model_quantized.onnx"
-_FILES = (MODEL, f"{MODEL}_data", QUANTIZED, f"{QUANTIZED}.data")
+FILES = (MODEL, f"{MODEL}_data", QUANTIZED, f"{QUANTIZED}.data")
 _NEEDED = ("torch", "transformers", "sentence_transformers", "onnx", "onnxruntime",
            "onnxscript")  # fmt: skip
 
@@ -92,7 +93,7 @@ def require_libraries() -> None:
 def _graphs(folder: Path) -> list[Path]:
     """The graphs that a folder holds, under the names that we write."""
     place = transformer_folder(folder) / PLACE
-    return [place / name for name in _FILES if (place / name).exists()]
+    return [place / name for name in FILES if (place / name).exists()]
 
 
 def _check_free(folder: Path, overwrite: bool) -> None:
@@ -133,14 +134,17 @@ def _add(folder: Path, embedder: Embedder, int8: bool) -> None:
 
 def _write(folder: Path, made: Path, embedder: Embedder, int8: bool) -> None:
     """The checked graphs of a folder, in another."""
-    from cdejax.export.onnx_graph import load_graph, write_graph
+    from cdejax.export import onnx_graph
 
-    write_graph(load_graph(folder), made / MODEL)
-    difference = largest_difference(made / MODEL, embedder)
+    baked = isinstance(embedder.model, BakedEncoder)
+    load_graph = onnx_graph.baked_graph if baked else onnx_graph.stock_graph
+    onnx_graph.write_graph(load_graph(folder), made / MODEL)
+    reference = Reference(embedder)
+    difference = reference.difference(made / MODEL)
     _log.info("%s: differs by %.1e at most from the model", MODEL, difference)
     if int8:
         quantize(made / MODEL, made / QUANTIZED)
-        close = cosines(made / QUANTIZED, embedder)
+        close = reference.cosines(made / QUANTIZED)
         _log.info(
             "%s: cosine to the model %.4f at least, %.4f on average",
             QUANTIZED,

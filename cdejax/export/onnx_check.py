@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from cdejax.embedder import Embedder, Kind
+from cdejax.similarity import unit
 
 TOLERANCE = 1e-4
 """Largest difference of two normalised vectors' coordinates."""
@@ -66,14 +67,16 @@ class OnnxEncoder:
         embedder = self._embedder
         prompt, limit = embedder.prompts[kind], embedder.max_length
         rows, _ = embedder.tokenizer.encode([prompt + text for text in texts], limit)
-        out = np.zeros((len(rows), embedder.dim), np.float32)
+        out: list[np.ndarray] = [np.zeros(0)] * len(rows)
         order = np.argsort([len(row) for row in rows], kind="stable")
         for start in range(0, len(rows), batch_size):
             some = order[start : start + batch_size]
             width = min(len(rows[some[-1]]) + extra, limit)
             batch = [rows[index] for index in some]
-            out[some] = self.run(*pad(batch, width, embedder.tokenizer.pad_id, left))
-        return out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12)
+            got = self.run(*pad(batch, width, embedder.tokenizer.pad_id, left))
+            for index, vector in zip(some, got, strict=True):
+                out[index] = vector
+        return unit(np.stack(out)[:, : embedder.truncate_dim])
 
     def run(
         self,
@@ -97,45 +100,52 @@ def pad(
     return ids, mask
 
 
-def largest_difference(file: Path, embedder: Embedder) -> float:
-    """Largest difference between a graph's normalised vectors and the model's.
+class Reference:
+    """Fixed texts as queries and documents, with a model's own vectors of them."""
 
-    Queries and documents with their prompts, in batches of one, three and all, padded
-    by nothing, by more than is needed, and on the left.
-
-    Raises:
-      ValueError: the difference is above 1e-4, or not a number.
-    """
-    encoder = OnnxEncoder(file, embedder)
-    worst = 0.0
-    for kind in KINDS:
-        texts = _texts(embedder, kind)
+    def __init__(self, embedder: Embedder):
+        self.embedder = embedder
+        self.texts = {kind: _texts(embedder, kind) for kind in KINDS}
         with jax.default_matmul_precision("highest"):
-            ours = embedder.encode(texts, kind)
-        for size, extra, left in _LAYOUTS:
-            theirs = encoder.encode(texts, kind, size, extra, left)
-            difference = float(np.abs(ours - theirs).max())
-            if not difference <= TOLERANCE:
-                side = "left" if left else "right"
-                raise ValueError(
-                    f"{embedder.name}: {kind} vectors of its ONNX graph differ by "
-                    f"{difference:.1e} from the model's, more than {TOLERANCE:.0e} "
-                    f"(batches of {size}, padded on the {side}); no graph was kept"
-                )
-            worst = max(worst, difference)
-    return worst
+            self.vectors = {
+                kind: embedder.encode(texts, kind, normalize=True)
+                for kind, texts in self.texts.items()
+            }
 
+    def difference(self, file: Path) -> float:
+        """Largest difference between a graph's normalised vectors and the model's.
 
-def cosines(file: Path, embedder: Embedder) -> Float[np.ndarray, " texts"]:
-    """Cosine of a graph's vector to the model's, for fixed queries and documents."""
-    encoder = OnnxEncoder(file, embedder)
-    found = []
-    for kind in KINDS:
-        texts = _texts(embedder, kind)
-        found.append(
-            (embedder.encode(texts, kind) * encoder.encode(texts, kind)).sum(1)
-        )
-    return np.concatenate(found)
+        In batches of one, three and all, padded by nothing, by more than is needed,
+        and on the left.
+
+        Raises:
+          ValueError: the difference is above 1e-4, or not a number.
+        """
+        encoder = OnnxEncoder(file, self.embedder)
+        worst = 0.0
+        for kind, texts in self.texts.items():
+            for size, extra, left in _LAYOUTS:
+                theirs = encoder.encode(texts, kind, size, extra, left)
+                difference = float(np.abs(self.vectors[kind] - theirs).max())
+                if not difference <= TOLERANCE:
+                    side = "left" if left else "right"
+                    raise ValueError(
+                        f"{self.embedder.name}: {kind} vectors of its ONNX graph "
+                        f"differ by {difference:.1e} from the model's, more than "
+                        f"{TOLERANCE:.0e} (batches of {size}, padded on the {side}); "
+                        "no graph was kept"
+                    )
+                worst = max(worst, difference)
+        return worst
+
+    def cosines(self, file: Path) -> Float[np.ndarray, " texts"]:
+        """Cosine of a graph's vector to the model's, for every text."""
+        encoder = OnnxEncoder(file, self.embedder)
+        found = [
+            (self.vectors[kind] * encoder.encode(texts, kind)).sum(1)
+            for kind, texts in self.texts.items()
+        ]
+        return np.concatenate(found)
 
 
 def _texts(embedder: Embedder, kind: Kind) -> list[str]:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -45,7 +46,7 @@ class TextGraph(torch.nn.Module):
         attention_mask: Int[torch.Tensor, "batch length"],
     ) -> tuple[Float[torch.Tensor, "..."], ...]:
         """Token states where the modules give them, and the embedding."""
-        features = dict(zip(INPUTS, (input_ids, attention_mask), strict=True))
+        features = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.learned_positions:
             first = attention_mask.to(torch.int32).argmax(1, keepdim=True)
             steps = torch.arange(input_ids.shape[1], device=input_ids.device)
@@ -57,8 +58,8 @@ class TextGraph(torch.nn.Module):
         return features["token_embeddings"], features[EMBEDDING]
 
 
-def load_graph(folder: Path) -> TextGraph:
-    """A folder's modules, on the CPU in float32; no code of the folder is run.
+def stock_graph(folder: Path) -> TextGraph:
+    """A folder of stock modules, on the CPU in float32; no code of it is run.
 
     Raises:
       ValueError: a pooling leaves the prompt out, which a graph is not told.
@@ -73,13 +74,28 @@ def load_graph(folder: Path) -> TextGraph:
             local_files_only=True,
             model_kwargs={"attn_implementation": "eager", "dtype": torch.float32},
         )
-    if not all(getattr(module, "include_prompt", True) for module in model):
+    modules: list[Any] = list(model)
+    if not all(getattr(module, "include_prompt", True) for module in modules):
         raise ValueError(
             f"{folder}: its pooling leaves the prompt out (include_prompt false), but "
             "an ONNX graph does not know which tokens are the prompt's"
         )
-    kind = model[0].auto_model.config.model_type
-    return TextGraph(model, kind in _LEARNED_POSITIONS)
+    kind = modules[0].auto_model.config.model_type
+    return TextGraph(modules, kind in _LEARNED_POSITIONS)
+
+
+def baked_graph(folder: Path) -> TextGraph:
+    """A contextual model with its context baked in; our own code, not the folder's."""
+    from sentence_transformers.sentence_transformer.modules import Normalize
+
+    from cdejax.export.torch.modeling_cdejax_baked import CdejaxBakedModel
+    from cdejax.export.torch.sentence_transformers_cdejax_baked import BakedTransformer
+
+    with _quiet():
+        model = CdejaxBakedModel.from_pretrained(
+            folder, attn_implementation="eager", local_files_only=True
+        )
+    return TextGraph([BakedTransformer(model, tokenizer=None), Normalize()], False)
 
 
 def write_graph(graph: TextGraph, file: Path) -> None:
@@ -105,9 +121,20 @@ def write_graph(graph: TextGraph, file: Path) -> None:
             verbose=False,
         )
     assert program is not None
+    _check_free_sizes(program.model, file.name)
     size = sum(p.numel() * p.element_size() for p in graph.parameters())
     beside = f"{file.name}_data" if size > SINGLE_FILE_BYTES else None
     onnx_ir.save(program.model, file, external_data=beside)
+
+
+def _check_free_sizes(model: Any, name: str) -> None:
+    """Where tracing meets a size that must be a number, torch fixes it unasked."""
+    for value in model.graph.inputs:
+        if value.shape is None or any(map(value.shape.is_static, (0, 1))):
+            raise ValueError(
+                f"{name}: {value.name} was traced with the fixed shape {value.shape}; "
+                "the model's code makes a plain number of its batch or length"
+            )
 
 
 @contextmanager

@@ -7,15 +7,25 @@ import sys
 
 import numpy as np
 import pytest
+from flax import nnx
 
 from cdejax.cli import main
 from cdejax.embedder import load
-from cdejax.export import export_model
+from cdejax.export import export_model, onnx_graph
 from cdejax.export import onnx as exporter
 from cdejax.export.onnx import MODEL, QUANTIZED, add_onnx
-from cdejax.export.onnx_check import OnnxEncoder, largest_difference
+from cdejax.export.onnx_check import OnnxEncoder, Reference
+from cdejax.models import BiEncoder
 
-from .conftest import MAX_LENGTH, PROMPTS, small_biencoder, small_contextual, unit
+from .conftest import (
+    MAX_LENGTH,
+    PROMPTS,
+    randomised,
+    small_biencoder,
+    small_contextual,
+    small_encoder,
+    unit,
+)
 
 pytest.importorskip("onnxscript")
 MODELS = {
@@ -31,41 +41,91 @@ def export(model, minilm, folder):
     return export_model(model, minilm, folder, prompts=PROMPTS, max_length=MAX_LENGTH)
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def made(request, minilm, tmp_path_factory):
-    kind, settings = MODELS[request.param]
-    model = small_biencoder(kind, **settings)
-    folder = export(model, minilm, tmp_path_factory.mktemp("onnx") / request.param)
-    return model, folder, add_onnx(folder)
+def model(name):
+    """A case's model. Two layers: tracing takes a second for each."""
+    kind, settings = MODELS[name]
+    return randomised(
+        lambda: BiEncoder(small_encoder(kind, 2), rngs=nnx.Rngs(1), **settings)
+    )
 
 
 @pytest.fixture(scope="module")
 def plain(minilm, tmp_path_factory):
     """A folder without graphs. Tests copy it."""
-    return export(small_biencoder("bert"), minilm, tmp_path_factory.mktemp("p") / "m")
+    return export(model("bert-mean"), minilm, tmp_path_factory.mktemp("p") / "m")
 
 
-def draw(batch, length, left=False, seed=0):
+@pytest.fixture(scope="module")
+def copied(plain, tmp_path_factory):
+    """A copy of it with graphs, and what was said of them."""
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger = logging.getLogger("cdejax")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    place = add_onnx(plain, tmp_path_factory.mktemp("c") / "copy", int8=True)
+    logger.setLevel(level)
+    logger.removeHandler(handler)
+    return place, said
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def made(request, copied, minilm, tmp_path_factory):
+    """A model, its folder, and the graphs beside it."""
+    ours = model(request.param)
+    if request.param == "bert-mean":
+        return ours, copied[0].parent, copied[0]
+    folder = export(ours, minilm, tmp_path_factory.mktemp("onnx") / request.param)
+    return ours, folder, add_onnx(folder)
+
+
+@pytest.fixture
+def no_trace(copied, monkeypatch):
+    """Tracing takes seconds: give the graph that was traced already."""
+
+    def copy(graph, file):
+        shutil.copyfile(copied[0] / MODEL, file)
+
+    monkeypatch.setattr(onnx_graph, "write_graph", copy)
+    monkeypatch.setattr(onnx_graph, "stock_graph", lambda folder: None)
+
+
+def draw(batch, length, seed=0):
     """Real tokens and padding; the first row is full, the last has one token."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, length + 1, batch)
     lengths[0], lengths[-1] = length, 1 if batch > 1 else length
     mask = np.arange(length) < lengths[:, None]
-    mask = mask[:, ::-1] if left else mask
     ids = np.where(mask, rng.integers(1000, 30000, mask.shape), 0)
     return ids.astype(np.int64), mask.astype(np.int64)
 
 
-@pytest.mark.parametrize("left", [False, True])
-def test_graphs_give_our_vectors(made, left):
+def to_the_left(ids, mask):
+    """The same rows, padded on the left."""
+    shift = mask.shape[1] - mask.sum(1)
+    rows = [
+        np.roll(np.stack(pair), by, 1)
+        for *pair, by in zip(ids, mask, shift, strict=True)
+    ]
+    return tuple(np.stack(rows).swapaxes(0, 1))
+
+
+def test_graphs_give_our_vectors(made):
     model, folder, place = made
+    assert (place / MODEL).is_file()
     encoder = OnnxEncoder(place / MODEL, load(folder))
-    for shape in SHAPES:
-        ids, mask = draw(*shape, left)
-        ours = unit(np.asarray(model(ids, mask.astype(bool))))
-        theirs = encoder.run(ids, mask)
-        np.testing.assert_allclose(np.linalg.norm(theirs, axis=1), 1, atol=1e-5)
-        np.testing.assert_allclose(theirs, ours, atol=1e-5, rtol=0)
+    drawn = [draw(*shape) for shape in SHAPES]
+    wide = [np.pad(a, ((0, 0), (0, MAX_LENGTH - a.shape[1]))) for b in drawn for a in b]
+    ids, mask = np.concatenate(wide[::2]), np.concatenate(wide[1::2])
+    ours = unit(np.asarray(model(ids, mask.astype(bool))))  # one shape: compiled once
+    ends = np.cumsum([batch for batch, _ in SHAPES])
+    for (ids, mask), vectors in zip(drawn, np.split(ours, ends[:-1]), strict=True):
+        for fed in ((ids, mask), to_the_left(ids, mask)):
+            theirs = encoder.run(*fed)
+            np.testing.assert_allclose(np.linalg.norm(theirs, axis=1), 1, atol=1e-5)
+            np.testing.assert_allclose(theirs, vectors, atol=1e-5, rtol=0)
 
 
 def test_prompts_and_texts(made, texts):
@@ -84,7 +144,6 @@ def test_inputs_and_outputs_are_those_that_others_look_for(made):
 
     _, folder, place = made
     assert place == folder / "onnx"
-    assert [path.name for path in place.iterdir()] == [MODEL]
     session = onnxruntime.InferenceSession(str(place / MODEL))
     inputs = {i.name: (i.type, i.shape) for i in session.get_inputs()}
     assert inputs == dict.fromkeys(
@@ -126,60 +185,77 @@ def test_a_row_without_tokens_is_finite(made):
     assert np.isfinite(OnnxEncoder(place / MODEL, load(folder)).run(ids, mask)).all()
 
 
-def test_int8_is_close_and_small(plain, tmp_path, caplog):
-    with caplog.at_level(logging.INFO, "cdejax"):
-        place = add_onnx(plain, tmp_path / "copy", int8=True)
-    assert place == tmp_path / "copy" / "onnx"
+def test_int8_is_close_and_small(copied, plain):
+    place, said = copied
+    assert [path.name for path in place.parents[1].iterdir()] == ["copy"]
     assert not (plain / "onnx").exists()
-    assert [p.name for p in tmp_path.iterdir()] == ["copy"]
     assert (place / QUANTIZED).stat().st_size < 0.4 * (place / MODEL).stat().st_size
     ids, mask = draw(6, 20)
-    both = [
-        OnnxEncoder(place / f, load(plain)).run(ids, mask) for f in (MODEL, QUANTIZED)
-    ]
-    cosine = (both[0] * both[1]).sum(1)
-    assert 0.9 < cosine.min() < 1 - 1e-7
-    said = [record.getMessage() for record in caplog.records]
-    assert any(m.startswith("model.onnx: differs by") for m in said)
-    assert any(m.startswith("model_quantized.onnx: cosine to the model") for m in said)
-    assert not [m for m in said if "cut" in m]
+    embedder = load(plain)
+    exact, rounded = (
+        OnnxEncoder(place / file, embedder).run(ids, mask)
+        for file in (MODEL, QUANTIZED)
+    )
+    assert 0.9 < (exact * rounded).sum(1).min() < 1 - 1e-7
+    assert any(text.startswith("model.onnx: differs by") for text in said)
+    assert any(text.startswith("model_quantized.onnx: cosine to") for text in said)
+    assert not [text for text in said if "cut" in text]
 
 
 def test_weights_above_2_gb_lie_beside_the_graph(plain, tmp_path, monkeypatch):
-    from cdejax.export import onnx_graph
-
     monkeypatch.setattr(onnx_graph, "SINGLE_FILE_BYTES", 1000)
-    place = add_onnx(plain, tmp_path / "m", int8=True)
-    assert {p.name for p in place.iterdir()} == {
-        MODEL, f"{MODEL}_data", QUANTIZED, f"{QUANTIZED}.data"
-    }  # fmt: skip
-    moved = shutil.move(tmp_path / "m", tmp_path / "elsewhere")
-    assert largest_difference(moved / "onnx" / MODEL, load(plain)) < 1e-5
-    OnnxEncoder(moved / "onnx" / QUANTIZED, load(plain))
-    add_onnx(moved, overwrite=True)
-    assert {p.name for p in place.parents[1].glob("elsewhere/onnx/*")} == {
-        MODEL, f"{MODEL}_data"
-    }  # fmt: skip
+    made = tmp_path / "made"
+    made.mkdir()
+    onnx_graph.write_graph(onnx_graph.stock_graph(plain), made / MODEL)
+    exporter.quantize(made / MODEL, made / QUANTIZED)
+    assert sorted(path.name for path in made.iterdir()) == sorted(exporter.FILES)
+    assert (made / MODEL).stat().st_size < 0.1 * (made / f"{MODEL}_data").stat().st_size
+    moved = made.rename(tmp_path / "elsewhere")
+    reference = Reference(load(plain))
+    assert reference.difference(moved / MODEL) < 1e-5
+    assert reference.cosines(moved / QUANTIZED).min() > 0.9
 
 
-def test_graphs_are_not_replaced_unasked(made):
-    _, folder, place = made
-    before = (place / MODEL).stat().st_mtime_ns
+def test_graphs_are_replaced_together_and_only_when_asked(
+    copied, plain, no_trace, tmp_path
+):
+    folder = shutil.copytree(copied[0].parent, tmp_path / "m")
+    place = folder / "onnx"
+    for name in ("model_O4.onnx", f"{MODEL}_data"):
+        (place / name).touch()
     with pytest.raises(ValueError, match=r"model.onnx: exists; add --overwrite"):
         add_onnx(folder)
-    assert (place / MODEL).stat().st_mtime_ns == before
+    assert add_onnx(folder, overwrite=True) == place
+    # not the 8-bit graph of other weights, nor a file that is not ours
+    assert {path.name for path in place.iterdir()} == {MODEL, "model_O4.onnx"}
 
 
-def test_wrong_vectors_leave_no_graph(plain, tmp_path, monkeypatch):
+def test_wrong_vectors_leave_no_graph(copied, plain, no_trace, tmp_path, monkeypatch):
     folder = shutil.copytree(plain, tmp_path / "m")
     other = load(export(small_biencoder("bert", pooling="cls"), plain, tmp_path / "o"))
     monkeypatch.setattr(exporter, "load", lambda path, dtype: other)
-    with pytest.raises(ValueError, match=r"query vectors of its ONNX graph differ by"):
+    before = sorted(folder.iterdir())
+    wrong = r"query vectors of its ONNX graph differ by .*; no graph was kept"
+    with pytest.raises(ValueError, match=wrong):
         add_onnx(folder)
-    assert not [p.name for p in folder.iterdir() if "onnx" in p.name]
-    with pytest.raises(ValueError, match="no graph was kept"):
-        add_onnx(plain, tmp_path / "n")
-    assert not (tmp_path / "n").exists()
+    assert sorted(folder.iterdir()) == before
+    with pytest.raises(ValueError, match=wrong):
+        add_onnx(folder, tmp_path / "n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "o"]
+
+
+def test_a_fixed_size_is_refused(tmp_path):
+    import torch
+
+    class Fixing(torch.nn.Module):
+        def forward(self, features):
+            ids = features["input_ids"].float()
+            return {"sentence_embedding": torch.ones(len(ids), 3) + ids.sum(1)[:, None]}
+
+    graph = onnx_graph.TextGraph([Fixing()], learned_positions=False)
+    with pytest.raises(ValueError, match=r"input_ids was traced with the fixed shape"):
+        onnx_graph.write_graph(graph, tmp_path / MODEL)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_missing_library_is_one_clear_line(plain, monkeypatch, capsys):
