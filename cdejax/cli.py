@@ -21,6 +21,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from cdejax.options import (
+    BakeOptions,
+    ContextOptions,
     EncodeOptions,
     ExportOptions,
     OnnxOptions,
@@ -140,6 +142,22 @@ COMMANDS = {
         "Token ids and mask in, finished embeddings out, for any batch and length. The "
         "graph is run by onnxruntime and compared with the model before it is kept.",
         "--model my-model --int8",
+    ),
+    "context": Command(
+        ContextOptions,
+        "cdejax.commands:make_context",
+        "Context: a contextual model and its corpus in; a saved context out.",
+        "Keep it beside the index: documents and queries need the same one. "
+        "`encode` and `search` take it by `--context`.",
+        "--model my-model --texts corpus.jsonl --output my-context --method medoids",
+    ),
+    "bake": Command(
+        BakeOptions,
+        "cdejax.commands:bake",
+        "Bake: a contextual model and a context in; a model that needs no context out.",
+        "Programs that call `SentenceTransformer(folder).encode(texts)` use it as any "
+        "other model; it is half as large.",
+        "--model my-model --context my-context --output my-baked-model",
     ),
     "encode": Command(
         EncodeOptions,

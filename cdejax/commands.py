@@ -1,4 +1,4 @@
-"""`cdejax encode`, `search` and `onnx`: an exported model at work."""
+"""`cdejax encode`, `search`, `context`, `bake` and `onnx`: exported models at work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from cdejax.data.texts import is_text_file, read_texts
-from cdejax.options import EncodeOptions, OnnxOptions, SearchOptions
+from cdejax.options import (
+    BakeOptions,
+    ContextOptions,
+    EncodeOptions,
+    OnnxOptions,
+    SearchOptions,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -109,6 +115,52 @@ def onnx(options: OnnxOptions) -> Path:
     )
 
 
+def make_context(options: ContextOptions) -> Path:
+    """Chooses a context from a file's texts and saves it.
+
+    Returns:
+      The written folder.
+
+    Raises:
+      ValueError: bad texts, a model that takes no context, a choice that cannot be
+        made, or a folder that holds something or cannot be written.
+    """
+    from cdejax import load
+
+    _check_folder(options.output, options.overwrite)
+    texts = list(read_texts(options.texts).values())
+    context = load(options.model).context(
+        texts,
+        options.size,
+        options.seed,
+        options.batch_size,
+        show_progress=True,
+        method=options.method,
+        candidates=options.candidates,
+        fill=options.fill,
+    )
+    try:
+        context.save(options.output)
+    except OSError as error:
+        raise _unwritable(options.output, error) from None
+    return options.output
+
+
+def bake(options: BakeOptions) -> Path:
+    """Writes a contextual model with a context folded in.
+
+    Returns:
+      The written folder.
+
+    Raises:
+      ValueError: as `cdejax.export.baked.export_baked`, or no context is there.
+    """
+    from cdejax import Context
+    from cdejax.export import baked
+
+    return baked.bake(options.model, Context.load(options.context), options.output)
+
+
 def _queries(options: SearchOptions) -> dict[str, str]:
     """Queries by id, from the command line or from a file."""
     if bool(options.query) == (options.queries is not None):
@@ -189,6 +241,16 @@ def _check_output(path: Path, overwrite: bool) -> None:
         raise ValueError(f"{path}: the folder {path.parent} cannot be written")
 
 
+def _check_folder(path: Path, overwrite: bool) -> None:
+    """Refuses a folder that a context cannot or should not be written to."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path}: is a file; name a folder")
+    if path.is_dir() and any(path.iterdir()) and not overwrite:
+        raise ValueError(
+            f"{path}: is not empty; choose another name or add --overwrite"
+        )
+
+
 def _write(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     """Writes under a temporary name and renames."""
     temporary = path.with_name(f".{path.name}.tmp")
@@ -197,6 +259,10 @@ def _write(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
             write(stream)
         os.replace(temporary, path)
     except OSError as error:
-        raise ValueError(f"{path}: cannot be written ({error.strerror})") from None
+        raise _unwritable(path, error) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: OSError) -> ValueError:
+    return ValueError(f"{path}: cannot be written ({error.strerror})")

@@ -94,12 +94,12 @@ class Context:
 
     def save(self, folder: str | Path) -> None:
         """Writes `context.safetensors` and `context.json`."""
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _NAMES}
-        save_file(arrays, folder / ARRAYS)
+        (folder / ARRAYS).write_bytes(save(arrays))
         write_json(folder / INFO, self.info | {"fingerprint": fingerprint(self.info)})
 
     @classmethod

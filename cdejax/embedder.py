@@ -99,8 +99,8 @@ class Embedder:
         self.dim = min(model.dim, truncate_dim or model.dim)
         """Size of an embedding."""
         self._pools_prompts = contextual or model.include_prompt
-        reads = contextual and not isinstance(model, BakedEncoder)
-        self.context_size = model.config.context_size if reads else None
+        alone = isinstance(model, (BiEncoder, BakedEncoder))
+        self.context_size = None if alone else model.config.context_size
         """Context texts at most, C; None for a model that takes no context."""
         self.baked = baked
         """The context that is part of the model, if one is."""

@@ -88,6 +88,44 @@ class OnnxOptions:
 
 
 @dataclass(frozen=True)
+class ContextOptions:
+    """A corpus whose context is to be kept."""
+
+    model: str
+    """Folder of a contextual model."""
+    texts: Path
+    """The corpus: a .txt file, one document a line, or .jsonl with `text`."""
+    output: Path
+    """The folder to write."""
+    size: int | None = None
+    """Texts to choose (default: as many as the model was trained with)."""
+    seed: int = 0
+    """Seed of everything drawn."""
+    method: Literal["random", "kmeans++", "medoids"] = "random"
+    """kmeans++: texts far apart; medoids: the middle of each of as many clusters."""
+    candidates: int | None = None
+    """Texts that kmeans++ and medoids look at (default: 8 for each to choose)."""
+    fill: Literal["mask", "resample"] = "mask"
+    """Places without a text: keep them out of attention, or draw texts again."""
+    batch_size: int = 128
+    """Texts encoded at once."""
+    overwrite: bool = False
+    """Replace a context that is there."""
+
+
+@dataclass(frozen=True)
+class BakeOptions:
+    """A contextual model and a context, to become one model."""
+
+    model: str
+    """Folder of a contextual model: an export of ours."""
+    context: Path
+    """Saved context of this model, from `cdejax context`."""
+    output: Path
+    """The folder to write."""
+
+
+@dataclass(frozen=True)
 class EncodeOptions:
     """Texts to vectors."""
 

@@ -27,6 +27,7 @@ _CLASSES = {
         "AutoModel": "modeling_cdejax_baked.CdejaxBakedModel",
     },
 }
+_OF_THE_UNBAKED = ("name", "scores", "evaluation", "code")
 _MODULES = (
     ("", "sentence_transformers_cdejax_baked.BakedTransformer"),
     ("1_Normalize", "sentence_transformers.models.Normalize"),
@@ -42,11 +43,12 @@ def bake(
 ) -> Path:
     """`export_baked` for the folder of a contextual export.
 
-    What the export's model card was told is told again, and `metadata` on top.
+    What the export's model card was told is told again, but for its name and scores,
+    and `metadata` on top.
     """
     path = resolve_folder(model)
     told = read_marker(path).get("metadata", {})
-    told = {k: v for k, v in told.items() if k not in ("scores", "evaluation")}
+    told = {k: v for k, v in told.items() if k not in _OF_THE_UNBAKED}
     embedder = load(path, dtype="float32")
     return export_baked(embedder, context, folder, metadata=told | dict(metadata or {}))
 

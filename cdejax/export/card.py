@@ -15,7 +15,7 @@ from cdejax.export.origin import code_origin
 _KNOWN = ("name", "base_model", "data", "recipe", "evaluation", "scores", "license",
           "language", "code")  # fmt: skip
 _EVALUATION = "cdejax evaluate --config RECIPE.yaml"
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _TITLES = {
     BIENCODER: "Text encoder",
     CONTEXTUAL: "Contextual document encoder",
