@@ -15,8 +15,12 @@ from cdejax.models.encoders.mpnet import MPNet as MPNet
 from cdejax.models.encoders.mpnet import MPNetConfig as MPNetConfig
 from cdejax.models.encoders.nomic_bert import NomicBert as NomicBert
 from cdejax.models.encoders.nomic_bert import NomicBertConfig as NomicBertConfig
+from cdejax.models.encoders.qwen3 import Qwen3 as Qwen3
+from cdejax.models.encoders.qwen3 import Qwen3Config as Qwen3Config
 from cdejax.models.encoders.roberta import Roberta as Roberta
 from cdejax.models.encoders.roberta import RobertaConfig as RobertaConfig
+from cdejax.models.encoders.t5 import T5 as T5
+from cdejax.models.encoders.t5 import T5Config as T5Config
 from cdejax.models.pretrained import config_dict as config_dict
 from cdejax.models.pretrained import from_pretrained as from_pretrained
 from cdejax.models.pretrained import make_encoder as make_encoder

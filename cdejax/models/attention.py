@@ -163,10 +163,14 @@ class SelfAttention(nnx.Module):
         *,
         bias: bool,
         init: Initializer,
+        head_dim: int | None = None,
+        scale: float | None = None,
     ):
-        self.qkv = Linear(features, 3 * features, rngs, bias=bias, kernel_init=init)
-        self.out = Linear(features, features, rngs, bias=bias, kernel_init=init)
+        inner = features if head_dim is None else heads * head_dim
+        self.qkv = Linear(features, 3 * inner, rngs, bias=bias, kernel_init=init)
+        self.out = Linear(inner, features, rngs, bias=bias, kernel_init=init)
         self.heads = heads
+        self.scale = scale
 
     def __call__(
         self,
@@ -179,12 +183,19 @@ class SelfAttention(nnx.Module):
         visible: Bool[Array, "*batch length length"] | None = None,
     ) -> Float[Array, "batch length dim"]:
         """Attends over the real (and, where that is given, visible) tokens of a row."""
-        batch, length, dim = x.shape
-        qkv = self.qkv(x).reshape(batch, length, 3, self.heads, dim // self.heads)
+        batch, length, _ = x.shape
+        qkv = self.qkv(x).reshape(batch, length, 3, self.heads, -1)
         q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
         if rotary is not None:
             q, k = rotate(q, rotary), rotate(k, rotary)
         read = attention(
-            q, k, v, mask=mask, lengths=lengths, bias=score_bias, visible=visible
+            q,
+            k,
+            v,
+            mask=mask,
+            lengths=lengths,
+            bias=score_bias,
+            visible=visible,
+            scale=self.scale,
         )
-        return self.out(read.reshape(batch, length, dim))
+        return self.out(read.reshape(batch, length, -1))

@@ -73,6 +73,21 @@ class LayerNorm(nnx.Module):
         return (y if self.bias is None else y + self.bias[...]).astype(x.dtype)
 
 
+class RMSNorm(nnx.Module):
+    """Division by the root mean square of the last axis (arXiv 1910.07467), float32."""
+
+    def __init__(self, features: int, eps: float):
+        self.scale = nnx.Param(jnp.ones(features))
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "*rows dim"]) -> Float[Array, "*rows dim"]:
+        """Normalises the last axis; the result has the dtype of `x`."""
+        wide = x.astype(jnp.float32)
+        square = jnp.square(wide).mean(-1, keepdims=True)
+        y = wide * jax.lax.rsqrt(square + self.eps)
+        return (y * self.scale[...]).astype(x.dtype)
+
+
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """The exact (erf) GELU."""
     return jax.nn.gelu(x, approximate=False)

@@ -7,9 +7,11 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from cdejax.typing import AnyArray
+
 
 def buckets(
-    positions: Int[Array, "*batch length"], count: int = 32, farthest: int = 128
+    positions: Int[AnyArray, "*batch length"], count: int = 32, farthest: int = 128
 ) -> Int[Array, "*batch length length"]:
     """The bucket of every (query, key) pair of positions, both directions apart.
 
@@ -34,10 +36,12 @@ def buckets(
 
 
 def bucket_bias(
-    table: Float[Array, "buckets heads"], positions: Int[Array, "*batch length"]
+    table: Float[Array, "buckets heads"],
+    positions: Int[AnyArray, "*batch length"],
+    farthest: int = 128,
 ) -> Float[Array, "*batch heads length length"]:
     """The bias of each head on the scores of every (query, key) pair.
 
     Memory is heads x length² floats, times the rows where positions differ by row.
     """
-    return jnp.moveaxis(table[buckets(positions, len(table))], -1, -3)
+    return jnp.moveaxis(table[buckets(positions, len(table), farthest)], -1, -3)

@@ -88,7 +88,7 @@ def encoder_tensors(found: Architecture, tensors: Tensors) -> dict[str, np.ndarr
 
 def first_layers(tensors: Tensors, layers: int) -> dict[str, np.ndarray]:
     """An encoder's tensors without the layers from number `layers` on."""
-    number = re.compile(r"(?:(?:encoder|transformer)\.)?layers?\.(\d+)\.")
+    number = re.compile(r"(?:(?:encoder|transformer)\.)?(?:layers?|block)\.(\d+)\.")
 
     def kept(name: str) -> bool:
         match = number.match(name)

@@ -11,9 +11,20 @@ from cdejax.models.checkpoints.distilbert import DISTILBERT
 from cdejax.models.checkpoints.modernbert import MODERNBERT
 from cdejax.models.checkpoints.mpnet import MPNET
 from cdejax.models.checkpoints.nomic_bert import NOMIC_BERT
+from cdejax.models.checkpoints.qwen3 import QWEN3
 from cdejax.models.checkpoints.roberta import ROBERTA
+from cdejax.models.checkpoints.t5 import T5_ENCODER
 
-ARCHITECTURES = (BERT, DISTILBERT, MODERNBERT, MPNET, NOMIC_BERT, ROBERTA)
+ARCHITECTURES = (
+    BERT,
+    DISTILBERT,
+    MODERNBERT,
+    MPNET,
+    NOMIC_BERT,
+    QWEN3,
+    ROBERTA,
+    T5_ENCODER,
+)
 _BY_TYPE = {kind: found for found in ARCHITECTURES for kind in found.model_types}
 _BY_CONFIG = {found.config: found for found in ARCHITECTURES}
 

@@ -1,0 +1,144 @@
+"""Qwen3 (Yang et al. 2025), the decoder that Qwen3-Embedding is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, DTypeLike, Float, Int
+
+from cdejax.models.attention import attention
+from cdejax.models.encoder import Encoder
+from cdejax.models.layers import (
+    Linear,
+    RMSNorm,
+    Rotary,
+    normal,
+    rotary_table,
+    rotate,
+)
+from cdejax.typing import AnyArray
+
+
+@dataclass(frozen=True)
+class Qwen3Config:
+    """Sizes of a Qwen3, under transformers' names; defaults: Qwen3-Embedding-0.6B.
+
+    `is_causal` is no size of transformers' Qwen3 class, but is written to and read from
+    `config.json` here. transformers 5 asks any configuration for it when it makes
+    masks, so that its Qwen3Model reads in both directions as well (tested with 5.24,
+    `eager` and `sdpa`); a version that does not know the key computes causally, without
+    a word: check one text against ours before you serve a bidirectional export there.
+    """
+
+    vocab_size: int = 151669
+    hidden_size: int = 1024
+    num_hidden_layers: int = 28
+    num_attention_heads: int = 16
+    num_key_value_heads: int = 8
+    head_dim: int = 128
+    intermediate_size: int = 3072
+    max_position_embeddings: int = 32768
+    rms_norm_eps: float = 1e-6
+    initializer_range: float = 0.02
+    attention_bias: bool = False
+    rope_theta: float = 1_000_000.0
+    is_causal: bool = True
+    """Whether tokens read only what stands before them; last-token pooling then."""
+
+
+class Qwen3Attention(nnx.Module):
+    """Grouped-query attention with an RMS norm on each head's queries and keys."""
+
+    def __init__(self, config: Qwen3Config, rngs: nnx.Rngs):
+        hidden, size = config.hidden_size, config.head_dim
+        self.heads, self.groups = config.num_attention_heads, config.num_key_value_heads
+        if self.heads % self.groups:
+            raise ValueError(
+                f"num_attention_heads {self.heads} is no multiple of "
+                f"num_key_value_heads {self.groups}"
+            )
+        init, bias = normal(config.initializer_range), config.attention_bias
+        out = (self.heads + 2 * self.groups) * size
+        self.qkv = Linear(hidden, out, rngs, bias=bias, kernel_init=init)
+        self.out = Linear(self.heads * size, hidden, rngs, bias=bias, kernel_init=init)
+        self.q_norm = RMSNorm(size, config.rms_norm_eps)
+        self.k_norm = RMSNorm(size, config.rms_norm_eps)
+        self.causal = config.is_causal
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length hidden"],
+        *,
+        mask: Bool[Array, "batch length"] | None,
+        lengths: Int[Array, "batch"] | None,
+        rotary: Rotary,
+    ) -> Float[Array, "batch length hidden"]:
+        """Attends over the real tokens of each row, or those up to the query."""
+        heads, groups = self.heads, self.groups
+        qkv = self.qkv(x).reshape(*x.shape[:2], heads + 2 * groups, -1)
+        q, k, v = jnp.split(qkv, (heads, heads + groups), axis=2)
+        q = rotate(self.q_norm(q), rotary)
+        k = rotate(self.k_norm(k), rotary)
+        read = attention(q, k, v, mask=mask, lengths=lengths, causal=self.causal)
+        return self.out(read.reshape(*x.shape[:2], -1))
+
+
+class Qwen3Layer(nnx.Module):
+    """Attention and SwiGLU, each with an RMS norm before it and a residual."""
+
+    def __init__(self, config: Qwen3Config, rngs: nnx.Rngs):
+        hidden, inner = config.hidden_size, config.intermediate_size
+        init, eps = normal(config.initializer_range), config.rms_norm_eps
+        self.attention_norm = RMSNorm(hidden, eps)
+        self.attention = Qwen3Attention(config, rngs)
+        self.mlp_norm = RMSNorm(hidden, eps)
+        self.up = Linear(hidden, inner, rngs, bias=False, kernel_init=init)
+        self.gate = Linear(hidden, inner, rngs, bias=False, kernel_init=init)
+        self.down = Linear(inner, hidden, rngs, bias=False, kernel_init=init)
+
+    def __call__(
+        self,
+        x: Float[Array, "batch length hidden"],
+        *,
+        mask: Bool[Array, "batch length"] | None,
+        lengths: Int[Array, "batch"] | None,
+        shared: Rotary,
+    ) -> Float[Array, "batch length hidden"]:
+        """One layer's step."""
+        normed = self.attention_norm(x)
+        x = x + self.attention(normed, mask=mask, lengths=lengths, rotary=shared)
+        normed = self.mlp_norm(x)
+        return x + self.down(self.up(normed) * jax.nn.silu(self.gate(normed)))
+
+
+class Qwen3(Encoder):
+    """Qwen3 without its language-model head; causal or not, as configured."""
+
+    config: Qwen3Config
+
+    def __init__(
+        self,
+        config: Qwen3Config,
+        rngs: nnx.Rngs,
+        dtype: DTypeLike = jnp.float32,
+        *,
+        remat: bool = False,
+    ):
+        super().__init__(config, rngs, dtype, remat=remat)
+        self.layers = nnx.List(
+            [Qwen3Layer(config, rngs) for _ in range(config.num_hidden_layers)]
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def after(
+        self, x: Float[Array, "batch length hidden"]
+    ) -> Float[Array, "batch length hidden"]:
+        """The final norm."""
+        return self.norm(x)
+
+    def shared(self, positions: Int[AnyArray, "*batch length"]) -> Rotary:
+        """Cosines and sines of all head dimensions, non-interleaved."""
+        return rotary_table(positions, self.head_dim, self.config.rope_theta)
