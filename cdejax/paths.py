@@ -1,26 +1,33 @@
-"""Model folders: on disk, or inside an installed package."""
+"""Model folders: on disk, inside an installed package, or on the Hugging Face hub."""
 
 from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
 
-_PACKAGE = "package:"
+_PACKAGE, _HUB = "package:", "hf:"
+_WANTED = ("*.json", "*.safetensors", "*.txt", "*.model", "*/config.json",
+           "*/*.safetensors")  # fmt: skip
+"""Files that are fetched from the hub: no code, no pickles, no other formats."""
 
 
 def resolve_folder(name: str | Path, setting: str = "") -> Path:
     """Returns the folder that `name` stands for.
 
     Args:
-      name: a folder, or `package:MODULE/FOLDER` for a folder inside an installed
-        package (which is found, not imported).
+      name: a folder; `package:MODULE/FOLDER` for a folder inside an installed package
+        (which is found, not imported); or `hf:OWNER/NAME[@REVISION]` for a repository
+        of the Hugging Face hub, which is fetched into its cache (no other name is).
       setting: dotted name of the setting that names it, for the message.
 
     Raises:
-      ValueError: there is no such folder, or the package is not installed.
+      ValueError: there is no such folder, the package is not installed, the hub does
+        not give the repository, or a file of the folder is a link out of it.
     """
     try:
-        return _find(str(name))
+        folder = _find(str(name))
+        _check_links(folder)
+        return folder
     except ValueError as error:
         raise ValueError(f"{setting}: {error}" if setting else str(error)) from None
 
@@ -28,11 +35,14 @@ def resolve_folder(name: str | Path, setting: str = "") -> Path:
 def _find(text: str) -> Path:
     if text.startswith(_PACKAGE):
         return _inside_package(text)
+    if text.startswith(_HUB):
+        return _from_hub(text)
     folder = Path(text).expanduser()
     if not text or not folder.is_dir():
         raise ValueError(
-            f"{text!r}: no such folder. Give an existing folder or "
-            f"`{_PACKAGE}MODULE/FOLDER` of an installed package."
+            f"{text!r}: no such folder. Give an existing folder, "
+            f"`{_PACKAGE}MODULE/FOLDER` of an installed package, or "
+            f"`{_HUB}OWNER/NAME` to fetch a model from the Hugging Face hub."
         )
     return folder
 
@@ -58,3 +68,44 @@ def _inside_package(name: str) -> Path:
         f"{name!r}: the package {module!r} has no folder {'/'.join(inner)!r} "
         f"(looked in {', '.join(places)})."
     )
+
+
+def _from_hub(name: str) -> Path:
+    """Fetches a repository's configuration, tokenizer and safetensors files."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise ValueError(
+            f"{name!r}: fetching needs huggingface_hub: pip install 'cdejax[hub]'"
+        ) from None
+    repository, _, revision = name.removeprefix(_HUB).partition("@")
+    try:
+        found = snapshot_download(
+            repository, revision=revision or None, allow_patterns=list(_WANTED)
+        )
+    except Exception as error:  # network, names, rights: many types, one meaning
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else error
+        raise ValueError(
+            f"{name!r}: the hub does not give it: {type(error).__name__}: {reason}"
+        ) from None
+    return Path(found)
+
+
+def _check_links(folder: Path) -> None:
+    """Refuses links out of the folder: it would be another model on another machine.
+
+    The hub's cache keeps files as links to the blobs beside the snapshot's folder.
+    """
+    home = folder.resolve()
+    allowed = [home]
+    if home.parent.name == "snapshots":
+        allowed.append(home.parent.parent / "blobs")
+    for path in (*folder.glob("*"), *folder.glob("*/*")):
+        if not path.is_symlink():
+            continue
+        target = path.resolve()
+        if not any(target.is_relative_to(place) for place in allowed):
+            raise ValueError(
+                f"{path}: is a link out of the folder, to {target}; put the file "
+                "itself there."
+            )

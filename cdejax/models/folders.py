@@ -9,6 +9,9 @@ from typing import Any
 import ml_dtypes  # noqa: F401 (gives NumPy the bfloat16 that safetensors asks for)
 import numpy as np
 
+_WEIGHTS = "model.safetensors"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object; ValueError if it is missing or is none."""
@@ -24,28 +27,57 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(folder: Path) -> dict[str, np.ndarray]:
-    """All tensors of a folder's `model.safetensors`.
+    """All tensors of `model.safetensors`, or of the files that its index names.
 
     Raises:
-      ValueError: the file is missing or damaged, or there are only pickled weights.
+      ValueError: a file is missing or damaged, index and files do not agree, or there
+        are only pickled weights.
     """
+    whole, index = folder / _WEIGHTS, folder / f"{_WEIGHTS}.index.json"
+    if whole.is_file():
+        return _load(whole)
+    if index.is_file():
+        return _load_shards(index)
+    pickled = sorted(p.name for kind in _PICKLES for p in folder.glob(kind))
+    if pickled:
+        raise ValueError(
+            f"{folder}: no {_WEIGHTS}, only {pickled[0]}, a pickle, which can run "
+            "code when it is read. Convert it where you trust it: "
+            "AutoModel.from_pretrained(…).save_pretrained(folder) writes safetensors"
+        )
+    raise ValueError(f"{folder}: no {_WEIGHTS} there; copy the weights")
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    path = folder / "model.safetensors"
-    if not path.is_file():
-        pickled = sorted(p.name for p in folder.glob("*.bin"))
-        if pickled:
-            raise ValueError(
-                f"{folder}: no model.safetensors, only {pickled[0]}, a pickle, which "
-                "can run code when it is read. Convert it where you trust it: "
-                "AutoModel.from_pretrained(…).save_pretrained(folder) writes "
-                "safetensors"
-            )
-        raise ValueError(f"{folder}: no model.safetensors there; copy the weights")
     try:
         return load_file(path)
     except (SafetensorError, ValueError, KeyError) as error:
         raise ValueError(
             f"{path}: damaged or cut short ({error}); copy or download it again"
         ) from None
+
+
+def _load_shards(index: Path) -> dict[str, np.ndarray]:
+    """Joins the files of an index, which must hold what it says and nothing twice."""
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not all(
+        isinstance(name, str) and Path(name).name == name for name in places.values()
+    ):
+        raise ValueError(f"{index}: no `weight_map` of tensors to files beside it")
+    files = sorted(set(places.values()))
+    if gone := [name for name in files if not (index.parent / name).is_file()]:
+        raise ValueError(f"{index}: files missing: {', '.join(gone)}; copy them too")
+    tensors: dict[str, np.ndarray] = {}
+    for name in files:
+        shard = _load(index.parent / name)
+        expected = {tensor for tensor, place in places.items() if place == name}
+        if wrong := sorted(expected ^ shard.keys()):
+            raise ValueError(
+                f"{index}: {name} and the index differ in {', '.join(wrong)}; they "
+                "are of different checkpoints"
+            )
+        tensors |= shard
+    return tensors

@@ -30,17 +30,19 @@ from cdejax.models.weights import (
     first_layers,
     load_state_dict,
 )
+from cdejax.paths import resolve_folder
 
 
 def from_pretrained(
     folder: str | Path, *, layers: int | None = None, dtype: DTypeLike = jnp.float32
 ) -> BiEncoder | ContextualEncoder:
-    """Loads a model from a folder.
+    """Loads a model from a folder, whose weights may be sharded or 16-bit safetensors.
 
     Args:
-      folder: a BERT or NomicBERT folder of Hugging Face (weights under transformers' or
-        Nomic's names), with or without sentence-transformers' files, or an export of
-        ours. A plain folder gives a biencoder with mean pooling.
+      folder: a Hugging Face folder of any architecture of the registry, with or without
+        sentence-transformers' files, or an export of ours. A plain folder gives a
+        biencoder with mean pooling. `package:MODULE/FOLDER` and `hf:OWNER/NAME`
+        (fetched, once) are folders as well: see `cdejax.paths.resolve_folder`.
       layers: keep the first layers only (biencoders).
       dtype: of the activations; parameters are float32.
 
@@ -52,9 +54,7 @@ def from_pretrained(
       ValueError: a file is missing, damaged, of an unsafe format or an unsupported
         architecture, or weights do not fit the configuration (all are named).
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder; give one with config.json")
+    folder = resolve_folder(folder)
     contextual = (folder / "config.json").is_file() and (
         read_json(folder / "config.json").get("architecture") == "transductive"
     )

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from flax import nnx
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from cdejax.models import (
     Bert,
@@ -150,7 +150,7 @@ def contextual(folder, **changes):
 
 # What is spoilt, how, and what the message must say.
 BAD = {
-    "no such folder": (lambda f: "elsewhere", "elsewhere: no such folder"),
+    "no such folder": (lambda f: "elsewhere", "elsewhere': no such folder"),
     "no config": (lambda f: (f / "config.json").unlink(), "no config.json there"),
     "no weights": (
         lambda f: (f / "model.safetensors").unlink(),
@@ -168,8 +168,8 @@ BAD = {
         "config.json: a JSON object",
     ),
     "other architecture": (
-        lambda f: alter(f, model_type="roberta"),
-        "model_type 'roberta' is none of ours",
+        lambda f: alter(f, model_type="gpt2"),
+        "model_type 'gpt2' is none of ours: bert, ",
     ),
     "other activation": (
         lambda f: alter(f, hidden_act="gelu_new"),
@@ -299,3 +299,46 @@ def test_models_need_neither_torch_nor_transformers(folder):
         [sys.executable, "-c", code, folder], capture_output=True, text=True, check=True
     )
     assert out.stdout.strip() == "[]"
+
+
+def sharded(folder):
+    """Splits a folder's weights over two files and an index, as transformers does."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    places = {}
+    for number, part in enumerate((sorted(tensors)[::2], sorted(tensors)[1::2]), 1):
+        name = f"model-{number:05}-of-00002.safetensors"
+        save_file({key: tensors[key] for key in part}, folder / name)
+        places |= dict.fromkeys(part, name)
+    index = {"metadata": {}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return index
+
+
+def test_sharded_weights_are_joined(folder):
+    whole = to_state_dict(biencoder(folder))
+    sharded(folder)
+    again = to_state_dict(biencoder(folder))
+    assert whole.keys() == again.keys()
+    for name, tensor in whole.items():
+        np.testing.assert_array_equal(again[name], tensor)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda f, i: (f / "model-00002-of-00002.safetensors").unlink(),
+            "missing: mod",
+        ),
+        (lambda f, i: i["weight_map"].popitem(), "and the index differ in"),
+        (lambda f, i: i.pop("weight_map"), "no `weight_map`"),
+        (lambda f, i: i["weight_map"].update(a="../b.safetensors"), "no `weight_map`"),
+    ],
+)
+def test_shards_that_do_not_fit_their_index_are_refused(folder, damage, message):
+    index = sharded(folder)
+    damage(folder, index)
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=message):
+        biencoder(folder)
