@@ -295,7 +295,7 @@ def _check_onnx(variants: dict[str, Config]) -> None:
         raise ValueError(
             f"--format onnx: {', '.join(contextual)} is contextual and reads a context "
             "beside the text, but an ONNX graph takes text alone: export without it, "
-            f"bake a context into the folder and run `cdejax onnx` on that{advice}"
+            f"then `cdejax bake` with a context, then `cdejax onnx`{advice}"
         )
 
 

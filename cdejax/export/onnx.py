@@ -41,8 +41,8 @@ def add_onnx(
     """Adds ONNX graphs to a folder, checked against our model of it.
 
     Args:
-      folder: an export of ours or a Hugging Face folder with one encoder, or
-        `package:MODULE/FOLDER`.
+      folder: an export of ours (a biencoder or a baked model) or a Hugging Face folder
+        with one encoder; or `package:MODULE/FOLDER`.
       output: add them to a copy of the folder, which appears here when it is complete
         (default: to the folder itself).
       int8: also write `model_quantized.onnx`: weights in 8 bits, column by column, and
@@ -67,7 +67,7 @@ def add_onnx(
     if embedder.context_size is not None:
         raise ValueError(
             f"{folder}: a contextual model reads a context beside the text, and an "
-            "ONNX graph takes text alone: bake a context into it first"
+            "ONNX graph takes text alone: bake one into it first (`cdejax bake`)"
         )
     where = path if output is None else output
     try:
