@@ -108,7 +108,7 @@ def test_command_lines_parse(page, tmp_path, monkeypatch):
         if not isinstance(fake, _Fake):
             fake = _Fake(module)
             monkeypatch.setitem(sys.modules, module, fake)
-        setattr(fake, name, called.append)
+        setattr(fake, name, lambda given, **_: called.append(given))
     setattr(sys.modules["cdejax.pipeline"], "dry_run", called.append)  # noqa: B010
     text = page.read_text(encoding="utf-8")
     assert set(re.findall(r"`cdejax ([a-z]+)", text)) <= set(COMMANDS)
