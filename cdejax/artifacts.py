@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Shaped
 
 MANIFEST = "manifest.json"
 RUN = "run.json"
@@ -104,7 +105,7 @@ def read_json(path: str | Path) -> Any:
         raise _damaged(path, error) from None
 
 
-def load_array(path: str | Path) -> np.ndarray:
+def load_array(path: str | Path) -> Shaped[np.ndarray, "..."]:
     """Maps a `.npy` of ours into memory; ValueError if it is missing or damaged."""
     try:
         try:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from cdejax import artifacts
 
@@ -37,7 +37,7 @@ def check_vectors(
 
 def check_file(
     path: str | Path, rows: int, side: str, pairs_fingerprint: str
-) -> np.ndarray:
+) -> Float[np.ndarray, "rows dim"]:
     """Maps a user's vectors after checking that they are what we take them for.
 
     A file `PATH.json` with {"pairs": FINGERPRINT}, or the manifest of a vectors
@@ -64,7 +64,7 @@ def check_file(
     return array
 
 
-def load_npy(path: Path, where: str) -> np.ndarray:
+def load_npy(path: Path, where: str) -> Shaped[np.ndarray, "..."]:
     """Maps a `.npy` file of plain numbers; ValueError if it is anything else."""
     with open(path, "rb") as stream:
         magic = stream.read(6)

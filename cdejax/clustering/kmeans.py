@@ -154,7 +154,9 @@ class Points:
     pairs: Int[np.ndarray, "pairs 2"]
     kind: str
     """`paired`, `query`, `document` or `concat`."""
-    project: Callable[[np.ndarray], np.ndarray] = unit_rows
+    project: Callable[
+        [Float[np.ndarray, "rows dim"]], Float[np.ndarray, "rows dim"]
+    ] = unit_rows
 
     def __len__(self) -> int:
         return len(self.pairs)

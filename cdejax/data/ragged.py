@@ -43,7 +43,9 @@ class Ragged(Sequence[np.ndarray]):
 
     @classmethod
     def from_rows(
-        cls, rows: Iterable[Sequence[int] | np.ndarray], dtype: type = np.int32
+        cls,
+        rows: Iterable[Sequence[int] | Shaped[np.ndarray, "length"]],
+        dtype: type = np.int32,
     ) -> Ragged:
         """Builds the rows in memory."""
         arrays = [np.asarray(row, dtype) for row in rows]
@@ -144,7 +146,7 @@ class RaggedWriter:
     def __len__(self) -> int:
         return self.rows
 
-    def append(self, rows: Iterable[np.ndarray]) -> None:
+    def append(self, rows: Iterable[Shaped[np.ndarray, "length"]]) -> None:
         """Adds rows and flushes them: values before the offsets that point at them."""
         arrays = [np.asarray(row, self.dtype) for row in rows]
         if not arrays:

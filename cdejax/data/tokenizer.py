@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 if TYPE_CHECKING:
     import tokenizers
@@ -78,7 +78,7 @@ class Tokenizer:
 
     def encode(
         self, texts: Sequence[str], max_length: int | None = None
-    ) -> tuple[list[np.ndarray], Bool[np.ndarray, " texts"]]:
+    ) -> tuple[list[Int[np.ndarray, "length"]], Bool[np.ndarray, " texts"]]:
         """Token ids (int32) of every text with its special tokens, and which were cut.
 
         A text longer than `max_length` tokens (special tokens included) loses text

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from cdejax.models import BiEncoder, ContextualEncoder
 from cdejax.training.batches import Batch
@@ -80,7 +80,7 @@ def put_batch(batch: Batch, mesh: Mesh) -> Batch:
 
 def loss_and_gradients(
     graphdef: nnx.GraphDef, mesh: Mesh, settings: LossSettings
-) -> Callable[[Params, Batch, Array], tuple[Metrics, Params]]:
+) -> Callable[[Params, Batch, Key[Array, ""]], tuple[Metrics, Params]]:
     """A function (params, batch, key) -> (metrics, gradients of the mean loss).
 
     The loss is the mean over all queries of the global batch against all documents of
@@ -114,7 +114,9 @@ def train_step(
     mesh: Mesh,
     settings: LossSettings,
     optimizer: optax.GradientTransformation,
-) -> Callable[[State, Batch, Array], tuple[State, dict[str, Array]]]:
+) -> Callable[
+    [State, Batch, Key[Array, ""]], tuple[State, dict[str, Float[Array, ""]]]
+]:
     """A compiled function (state, batch, seed key) -> (next state, metrics).
 
     The state is donated. A batch of a new shape compiles anew: see `layout`.
@@ -209,7 +211,7 @@ def _two_stages(
 
 
 def sequence_dropout(
-    key: Array, rows: Int[AnyArray, "chunk"], size: int, probability: float
+    key: Key[Array, ""], rows: Int[AnyArray, "chunk"], size: int, probability: float
 ) -> Bool[Array, "chunk context"]:
     """Context positions that each text sees as the null vector, by its own key."""
     draw = lambda row: jax.random.bernoulli(  # noqa: E731
