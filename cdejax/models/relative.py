@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from cdejax.typing import AnyArray
@@ -29,9 +30,10 @@ def buckets(
     exact = count // 4
     growth = farthest / exact
     ranges = (math.ceil(exact * growth ** (i / exact)) for i in range(exact))
-    starts = jnp.array([*range(1, exact), *ranges])
+    starts = [*range(1, exact), *ranges]
+    of_distance = np.searchsorted(starts, np.arange(farthest + 1), side="right")
     offset = positions[..., None, :] - positions[..., :, None]
-    bucket = jnp.searchsorted(starts, jnp.abs(offset), side="right")
+    bucket = jnp.asarray(of_distance)[jnp.minimum(jnp.abs(offset), farthest)]
     return bucket + jnp.where(offset > 0, 2 * exact, 0)
 
 
