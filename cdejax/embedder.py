@@ -92,7 +92,7 @@ class Embedder:
         self.context_length = context_length or max_length
         self.name = name
         self.default_prompt_name = default_prompt_name
-        self.similarity_fn_name = check_similarity(similarity_fn_name, name)
+        self.similarity_fn_name: Similarity = check_similarity(similarity_fn_name, name)
         self.truncate_dim = truncate_dim
         self.normalized = normalized
         self._size: int = model.dim
@@ -343,12 +343,22 @@ class Embedder:
         return Ragged.from_rows(rows)
 
 
-def load(folder: str | Path, *, dtype: DTypeLike | None = None) -> Embedder:
-    """Loads an exported or Hugging Face folder; nothing is fetched.
+def load(
+    folder: str | Path,
+    *,
+    dtype: DTypeLike | None = None,
+    preset: PresetName | None = None,
+    tokenizer: str | Path | None = None,
+) -> Embedder:
+    """Loads an exported or Hugging Face folder.
 
     Args:
-      folder: a folder, or `package:MODULE/FOLDER` of an installed package.
+      folder: a folder, `package:MODULE/FOLDER` of an installed package, or
+        `hf:OWNER/NAME`, which is fetched from the hub (nothing else is).
       dtype: of the activations (default: bfloat16 on GPU and TPU, float32 on CPU).
+      preset: forward pass of a published CDE checkpoint (see `from_pretrained`).
+      tokenizer: folder with the tokenizer, where the model's has none, as published
+        CDE checkpoints.
 
     Raises:
       ValueError: the folder, its weights, its tokenizer or its settings are missing or
@@ -360,10 +370,12 @@ def load(folder: str | Path, *, dtype: DTypeLike | None = None) -> Embedder:
     settings = read_settings(path)
     usual = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
     chosen = jnp.dtype(usual if dtype is None else dtype)
-    model = from_pretrained(path, dtype=chosen)
-    tokenizer = Tokenizer.load(transformer_folder(path))
+    model = from_pretrained(path, dtype=chosen, preset=preset)
+    place = transformer_folder(path) if tokenizer is None else resolve_folder(tokenizer)
     baked = Context.load(path) if isinstance(model, BakedEncoder) else None
-    return Embedder(model, tokenizer, name=str(folder), baked=baked, **settings)
+    return Embedder(
+        model, Tokenizer.load(place), name=str(folder), baked=baked, **settings
+    )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -186,7 +186,8 @@ def _lower_first(tokenizer: tokenizers.Tokenizer) -> None:
     from tokenizers import normalizers
 
     old = tokenizer.normalizer
-    parts = list(old) if isinstance(old, normalizers.Sequence) else [old]
+    one = not isinstance(old, normalizers.Sequence)
+    parts: list[Any] = [old] if one else [old[i] for i in range(len(old))]
     parts = [part for part in parts if part is not None]
     if not any(isinstance(part, normalizers.Lowercase) for part in parts):
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])

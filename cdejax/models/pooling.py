@@ -83,7 +83,7 @@ def pool(
       skip: real tokens at the front of each text that are left out (a prompt's); the
         others keep their weights.
     """
-    places = text_positions(mask.shape[1], mask)
+    places = jnp.asarray(text_positions(mask.shape[1], mask))
     if skip is not None:
         mask = mask & (places >= jnp.asarray(skip)[..., None])
     vectors = [_pool(hidden, mask, places, mode) for mode in pooling.split("+")]

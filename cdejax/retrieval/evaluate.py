@@ -51,10 +51,10 @@ def evaluate_embedder(
     batch_size: int = 128,
     show_progress: bool = False,
 ) -> Result:
-    """Exact cosine search with an embedder, scored per query.
+    """Exact search with an embedder, by cosine or dot product, scored per query.
 
     Args:
-      embedder: a biencoder or contextual model.
+      embedder: a biencoder or contextual model; its folder says which of the two.
       collection: documents, queries and judgments.
       system: name in reports (default: the embedder's).
       name: the collection's name in reports.
@@ -63,7 +63,15 @@ def evaluate_embedder(
       seed: of the context's sample.
       batch_size: texts encoded at once.
       show_progress: bars with rate and remaining time.
+
+    Raises:
+      ValueError: the embedder compares vectors by a distance.
     """
+    if embedder.similarity_fn_name not in ("cosine", "dot"):
+        raise ValueError(
+            f"{embedder.name} compares vectors by {embedder.similarity_fn_name}; search "
+            "here is by cosine or dot product"
+        )
     settings: dict[str, Any] = {
         "model": embedder.name,
         "weights": embedder.hash,

@@ -96,6 +96,22 @@ def test_embedder_is_scored_as_by_hand(biencoder):
     assert result.settings["weights"] == biencoder.hash
 
 
+def test_dot_products_are_searched_and_distances_refused(minilm):
+    tokenizer, model = Tokenizer.load(minilm), BiEncoder(bert())
+    embedder = Embedder(model, tokenizer, max_length=32, similarity_fn_name="dot")
+    found = evaluate_embedder(embedder, ANIMALS)
+    queries, documents = (
+        embedder.encode(texts, normalize=False)
+        for texts in (ANIMALS.queries, ANIMALS.documents)
+    )
+    order = np.argsort(-(queries @ documents.T)[0])
+    rank = 1 + order.tolist().index(0)  # of the first query's only answer
+    assert found.scores["RR@10"][0] == pytest.approx(1 / rank)
+    far = Embedder(model, tokenizer, max_length=32, similarity_fn_name="euclidean")
+    with pytest.raises(ValueError, match="compares vectors by euclidean"):
+        evaluate_embedder(far, ANIMALS)
+
+
 def test_bm25():
     scores = evaluate_bm25(ANIMALS).scores
     assert scores["RR@10"].tolist() == [1, 1, 1, 0]
