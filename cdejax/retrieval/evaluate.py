@@ -69,8 +69,8 @@ def evaluate_embedder(
     """
     if embedder.similarity_fn_name not in ("cosine", "dot"):
         raise ValueError(
-            f"{embedder.name} compares vectors by {embedder.similarity_fn_name}; search "
-            "here is by cosine or dot product"
+            f"{embedder.name} compares vectors by {embedder.similarity_fn_name}; "
+            "search here is by cosine or dot product"
         )
     settings: dict[str, Any] = {
         "model": embedder.name,
