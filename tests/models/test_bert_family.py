@@ -88,6 +88,19 @@ def test_given_positions_are_those_of_a_text(pairs, kind):
 
 
 @pytest.mark.parametrize("kind", BY_ID)
+def test_a_pad_token_that_a_text_spells_out_is_not_counted(pairs, kind):
+    encoder, oracle = pairs(kind)
+    text = np.array([[0, 7, 1, 8, 1, 1, 9, 2]])
+    expected = hidden(oracle, text, np.ones((1, 8), bool)).mean(1)
+    model = BiEncoder(encoder)
+    np.testing.assert_allclose(run(model, text), expected, atol=TOLERANCE)
+    for pads in ((0, 3), (3, 0)):
+        ids = np.pad(text, ((0, 0), pads), constant_values=1)
+        mask = np.pad(np.ones((1, 8), bool), ((0, 0), pads))
+        np.testing.assert_allclose(run(model, ids, mask), expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", BY_ID)
 def test_the_longest_text_that_transformers_takes(pairs, kind):
     encoder, oracle = pairs(kind)
     assert encoder.longest == 94

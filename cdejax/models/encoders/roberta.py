@@ -63,12 +63,23 @@ def position_rows(
     ids: Int[AnyArray, "batch length"],
     positions: Int[AnyArray, "*batch length"] | None,
     pad: int,
-) -> Int[Array, "*batch length"]:
+) -> Int[Array, "batch length"]:
     """Rows of fairseq's position table: `pad + 1` for a text's first token, and so on.
 
-    Without positions, ids that are not `pad` are counted; `pad` itself has row `pad`.
+    The token `pad` has row `pad` and is not counted, not even inside a text, where a
+    text that spells it out brings it.
+
+    Args:
+      ids: token ids.
+      positions: where tokens stand in their text, 0 in front of it and at its start;
+        without them, the row of ids is the text.
+      pad: the padding token.
     """
-    if positions is not None:
-        return jnp.asarray(positions) + pad + 1
-    real = jnp.asarray(ids) != pad
-    return jnp.cumsum(real, axis=1) * real + pad
+    is_pad = jnp.asarray(ids) == pad
+    if positions is None:
+        where, skipped = jnp.arange(is_pad.shape[1]), is_pad
+    else:
+        where = jnp.asarray(positions)
+        skipped = is_pad & (where > 0)
+    rows = where - jnp.cumsum(skipped, axis=1) + pad + 1
+    return jnp.where(is_pad, pad, rows)
