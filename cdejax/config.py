@@ -85,6 +85,8 @@ class SourceConfig:
     """How the source's fields map to ours."""
     domain: str | None = None
     """Domain of all rows, for sources without a domain column."""
+    license: str | None = None
+    """Licence of the data, for the model card."""
     packages: tuple[str, ...] = ()
     """`python-packages`: distributions to read beside the standard library."""
 

@@ -301,14 +301,13 @@ def _check_onnx(variants: dict[str, Config]) -> None:
 
 def export_variant(name: str, config: Config) -> Path:
     """Exports one variant to its folder `export`, and loads it in a fresh process."""
-    from cdejax.artifacts import read_manifest
+    from cdejax.described import describe_variant
     from cdejax.export.check import check_export
     from cdejax.export.folder import export_model
     from cdejax.paths import resolve_folder
 
     model = trained_model(config, name)
     embedder = make_embedder(config, model, name)
-    pairs = read_manifest(Stages(config).pairs())
     folder = export_model(
         model,
         resolve_folder(config.model.encoder),
@@ -316,23 +315,11 @@ def export_variant(name: str, config: Config) -> Path:
         prompts=embedder.prompts,
         max_length=embedder.max_length,
         context_length=embedder.context_length,
-        metadata={
-            "name": f"{config.name}/{name}",
-            "base_model": config.model.encoder,
-            "data": [source.path for source in config.data.sources],
-            "pairs": pairs["counts"]["train_rows"],
-            "recipe": _recipe(config),
-        },
+        metadata=describe_variant(name, config),
     )
     difference = check_export(embedder, folder)
     _log.info("%s: vectors in a fresh process differ by %.1e", folder, difference)
     return folder
-
-
-def _recipe(config: Config) -> dict[str, Any]:
-    """The parts of a recipe that made the weights."""
-    parts = ("seed", "tokens", "vectors", "clusters", "plan", "model", "training")
-    return {part: artifacts.jsonable(getattr(config, part)) for part in parts}
 
 
 def evaluate(config: Config) -> RenderableType:
@@ -350,13 +337,16 @@ def report(config: Config) -> RenderableType:
 def run(config: Config) -> RenderableType:
     """Runs every stage of every variant; the report."""
     from cdejax.retrieval.collections import collection_folders
+    from cdejax.scores import evaluate_recipe
 
     for name, resolved in variants_of(config).items():
         collection_folders(resolved.evaluation)  # missing ones stop us now, not later
         _log.info("variant %s", name)
         train_variant(name, resolved)
+    for folder in evaluate_recipe(config):  # the exports' cards tell the figures
+        _log.info("evaluated: %s", folder)
     export(config)
-    return evaluate(config)
+    return report(config)
 
 
 def dry_run(config: Config) -> RenderableType:

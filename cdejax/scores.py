@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,11 +89,7 @@ def evaluate_recipe(config: Config) -> Iterator[Path]:
     """Evaluates what has not been evaluated; the artefact folder of each system."""
     found: dict[str, dict[str, Collection]] = {}
     for system in systems_of(config):
-        settings = system.config.evaluation
-        what = {
-            "collections": _collections_hash(system.config),
-            "heldout": [settings.heldout, settings.heldout_by_domain],
-        }
+        what = _collections_spec(system.config)
         key, spec = artifacts.fingerprint(what), system.spec() | what
 
         def build(
@@ -105,6 +102,29 @@ def evaluate_recipe(config: Config) -> Iterator[Path]:
         yield artifacts.run_stage(
             Stages(system.config).folder, "evaluation", spec, build, code=_CODE
         )
+
+
+def known_results(config: Config, variant: str) -> list[Result]:
+    """A trained variant's latest results, if it was evaluated; nothing is computed.
+
+    Args:
+      config: the variant's resolved recipe.
+      variant: its name.
+    """
+    from cdejax.retrieval.report import read_results
+
+    try:
+        what = _collections_spec(config)
+    except ValueError:  # a collection is not there, so nothing was scored on it
+        return []
+    spec = System(variant, config, "trained", variant).spec() | what
+    wanted = json.loads(json.dumps(artifacts.jsonable(spec)))
+    found = []
+    for file in Stages(config).folder.glob(f"evaluation-*/{artifacts.MANIFEST}"):
+        manifest = artifacts.read_manifest(file.parent)
+        if manifest["spec"] == wanted:
+            found.append((manifest["created"], file.parent))
+    return read_results(max(found)[1]) if found else []
 
 
 def report_recipe(config: Config) -> RenderableType:
@@ -172,6 +192,15 @@ def _collections(config: Config) -> dict[str, Collection]:
 
     pairs = Pairs.open(Stages(config).pairs())
     return evaluation_collections(config.evaluation, pairs)
+
+
+def _collections_spec(config: Config) -> dict[str, Any]:
+    """What is searched in an evaluation."""
+    settings = config.evaluation
+    return {
+        "collections": _collections_hash(config),
+        "heldout": [settings.heldout, settings.heldout_by_domain],
+    }
 
 
 def _collections_hash(config: Config) -> str:

@@ -62,6 +62,26 @@ def test_leaves_table_pictures_and_exports(finished):
     assert len(list(folder.glob("artifacts/hardness-*/hardness.png"))) == 1
 
 
+@pytest.mark.parametrize("variant", ["shuffled", "contextual"])
+def test_model_cards_tell_recipe_and_scores(finished, recipe, variant, tmp_path):
+    card = (finished[0] / variant / "export" / "README.md").read_text()
+    assert f"cdejax evaluate --config recipe.yaml --variant {variant}\n" in card
+    rows = json.loads((finished[0] / "report" / "summary.json").read_text())
+    [row] = [row for row in rows if row["system"] == variant]
+    score = row["measures"]["nDCG@10"]
+    text = f"nDCG@10 {score['mean']:.4f} [{score['low']:.4f}, {score['high']:.4f}]"
+    assert text in card
+    assert f"{row['collection']}: {variant}, {row['queries']} queries" in card
+    config = load_config(recipe)
+    assert f"{config.data.sources[0].path} (licence: cc0-1.0)" in card
+    stored = tmp_path / "recipe.yaml"
+    stored.write_text(card.split("```yaml\n")[1].split("```")[0])
+    theirs = load_config(stored)
+    assert pipeline.variants_of(theirs) == {
+        variant: pipeline.variants_of(config)[variant]
+    }
+
+
 def test_training_learns(finished):
     folder, _ = finished
     for name in ("shuffled", "contextual"):

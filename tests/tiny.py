@@ -58,7 +58,13 @@ def write_recipe(folder: Path, tokenizer: Path, **changes: dict) -> Path:
         "name": "tiny",
         "output": str(folder / "runs"),
         "data": {
-            "sources": [{"path": str(pairs), "columns": {"domain": "domain"}}],
+            "sources": [
+                {
+                    "path": str(pairs),
+                    "columns": {"domain": "domain"},
+                    "license": "cc0-1.0",
+                }
+            ],
             "heldout_fraction": 0.2,
         },
         "tokens": {"query": {"max_length": 16}, "document": {"max_length": 24}},

@@ -26,7 +26,7 @@ from cdejax.artifacts import (
 from cdejax.config import Config, DataConfig
 from cdejax.data.collect import Collection, TextTable, collect
 from cdejax.data.ragged import Ragged, RaggedWriter, TextRows, write_texts
-from cdejax.data.sources import source_fingerprint
+from cdejax.data.sources import data_spec
 from cdejax.data.split import hold_out, near_duplicate_groups, row_groups
 from cdejax.data.validation import Report
 
@@ -125,11 +125,7 @@ def pairs_stage(config: Config, root: str | Path) -> Path:
       ValueError: no sources, bad rows (see `cdejax.data.validation`), or a source that
         cannot be read.
     """
-    spec = {
-        "data": config.data,
-        "seed": config.seed,
-        "sources": [source_fingerprint(source) for source in config.data.sources],
-    }
+    spec = data_spec(config.data) | {"seed": config.seed}
     return run_stage(
         root,
         "pairs",

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cdejax.artifacts import hash_files
-from cdejax.config import ColumnsConfig, SourceConfig
+from cdejax.artifacts import hash_files, jsonable
+from cdejax.config import ColumnsConfig, DataConfig, SourceConfig
 from cdejax.data.rows import Problem, Reading, Row, excerpt
 
 KINDS = (
@@ -51,6 +51,15 @@ def read_source(source: SourceConfig) -> Reading:
     files = source_files(path)
     rows = (row for file in files for row in _read_file(file, source.columns))
     return Reading(rows, source.columns, _total(files))
+
+
+def data_spec(config: DataConfig) -> dict[str, Any]:
+    """What decides the rows: settings and contents of all sources, not licences."""
+    settings = jsonable(config)
+    for source in settings["sources"]:
+        source.pop("license", None)
+    contents = [source_fingerprint(source) for source in config.sources]
+    return {"data": settings, "sources": contents}
 
 
 def source_fingerprint(source: SourceConfig) -> Any:

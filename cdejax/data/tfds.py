@@ -11,9 +11,9 @@ from cdejax.artifacts import hash_files, run_stage, write_json
 from cdejax.config import ColumnsConfig, Config, DataConfig
 from cdejax.data.rows import Pair, Problem, Reading, Row
 from cdejax.data.sources import (
+    data_spec,
     no_rows,
     read_source,
-    source_fingerprint,
     top_columns,
 )
 from cdejax.data.validation import Report, checked
@@ -95,10 +95,7 @@ def tfds_stage(config: Config, root: str | Path) -> Path:
     The dataset lies in `pairs/1.0.0` of the folder: `tfds:FOLDER/pairs/1.0.0` is a
     source, `tfds.data_source("pairs", data_dir=FOLDER)` reads it, too.
     """
-    spec = {
-        "data": config.data,
-        "sources": [source_fingerprint(source) for source in config.data.sources],
-    }
+    spec = data_spec(config.data)
     modules = ("tfds", "sources", "packages", "beir", "rows", "validation")
     return run_stage(
         root,

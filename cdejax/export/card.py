@@ -75,7 +75,8 @@ def _front_matter(contextual: bool, metadata: Mapping[str, Any]) -> str:
         "pipeline_tag": "sentence-similarity",
     }
     values |= {k: metadata[k] for k in ("license", "language") if k in metadata}
-    if is_hub_name(base := str(metadata.get("base_model", ""))):
+    base = str(metadata.get("base_model", "")).removeprefix("hf:")
+    if is_hub_name(base):
         values["base_model"] = base
     if datasets := [n for n in map(_hub_data, _sources(metadata)) if n is not None]:
         values["datasets"] = list(dict.fromkeys(datasets))
