@@ -4,8 +4,20 @@ import functools
 
 import pytest
 
-ALL = ["bert", "distilbert", "mpnet", "nomic_bert", "roberta", "xlm_roberta"]
-DISTINCT = ["bert", "mpnet", "nomic_bert"]
+ALL = [
+    "bert",
+    "distilbert",
+    "modernbert",
+    "mpnet",
+    "nomic_bert",
+    "qwen3",
+    "qwen3_bidirectional",
+    "roberta",
+    "t5",
+    "t5_gated",
+    "xlm_roberta",
+]
+DISTINCT = ["bert", "modernbert", "mpnet", "nomic_bert", "qwen3", "t5"]
 """Those with arithmetic of their own: enough for what is no matter of parity."""
 
 

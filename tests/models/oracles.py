@@ -2,7 +2,9 @@
 
 Matrices N(0, 0.02), norm weights 1 + N(0, 0.1), all biases N(0, 0.1): library defaults
 (zero biases, unit norms) would hide faults in both. Tables of relative biases N(0, 1):
-less would not change scores enough to show a wrong bucket.
+less would not change scores enough to show a wrong bucket. Word embeddings are N(0,
+0.02) also where no norm follows them (T5, Qwen3): larger ones would drown what layers
+add, and so their faults.
 """
 
 import functools
@@ -77,13 +79,41 @@ def mpnet(seed=0, **sizes):
     return draw(transformers.MPNetModel(config, add_pooling_layer=False), seed)
 
 
+def modernbert(seed=0, **sizes):
+    """Of 2 layers the second is local, with a window of 10 tokens on either side."""
+    named = {**SIZES, "local_attention": 20, "global_attn_every_n_layers": 2, **sizes}
+    special = dict.fromkeys(("cls", "sep", "bos", "eos", "pad"), 0)
+    named |= {f"{name}_token_id": number for name, number in special.items()}
+    config = transformers.ModernBertConfig(**named)
+    return draw(transformers.ModernBertModel(config), seed)
+
+
+def t5(seed=0, **sizes):
+    """Heads of 12: not a share of the hidden size."""
+    named = {"vocab_size": 96, "d_model": 64, "num_layers": 2, "num_heads": 4}
+    named |= {"d_ff": 96, "d_kv": 12, **sizes}
+    return draw(transformers.T5EncoderModel(transformers.T5Config(**named)), seed)
+
+
+def qwen3(seed=0, **sizes):
+    """Heads of 24, and two of queries for each of keys."""
+    named = {**SIZES, "num_key_value_heads": 2, "head_dim": 24, "is_causal": True}
+    config = transformers.Qwen3Config(**{**named, **sizes})
+    return draw(transformers.Qwen3Model(config), seed)
+
+
 _ROBERTA = {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
 ORACLES = {
     "bert": bert,
     "distilbert": distilbert,
+    "modernbert": modernbert,
     "mpnet": mpnet,
     "nomic_bert": nomic_bert,
+    "qwen3": qwen3,
+    "qwen3_bidirectional": functools.partial(qwen3, is_causal=False),
     "roberta": roberta,
+    "t5": t5,
+    "t5_gated": functools.partial(t5, feed_forward_proj="gated-gelu"),
     "xlm_roberta": xlm_roberta,
 }
 
@@ -96,7 +126,9 @@ def sharpen(encoder):
     """
     copy = copy_encoder(encoder)
     for layer in copy.layers:
-        layer.attention.qkv.kernel[...] = 8 * layer.attention.qkv.kernel[...]
+        # T5 divides no score by sqrt(head_dim): less gives as much.
+        factor = 3 if getattr(layer.attention, "scale", None) == 1 else 8
+        layer.attention.qkv.kernel[...] = factor * layer.attention.qkv.kernel[...]
     return copy
 
 
@@ -104,6 +136,13 @@ def biencoder(folder, **arguments):
     model = from_pretrained(folder, **arguments)
     assert isinstance(model, BiEncoder)
     return model
+
+
+def state_dict(oracle):
+    """The oracle's weights as NumPy, tied ones (T5's embeddings) once."""
+    tied = getattr(oracle, "_tied_weights_keys", None) or {}
+    state = oracle.state_dict().items()
+    return {name: value.numpy() for name, value in state if name not in tied}
 
 
 def hidden(model, ids, mask):

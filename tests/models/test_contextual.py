@@ -18,10 +18,16 @@ from cdejax.models import (
 )
 from cdejax.models import encoder as encoder_module
 from cdejax.models.encoder import copy_encoder
-from tests.models.oracles import TOLERANCE, normalised, padded, run, torch
+from tests.models.oracles import TOLERANCE, normalised, padded, run, sharpen, torch
 
 C, SOFT = 12, 8
 LENGTHS = [14, 5, 9]
+
+
+@pytest.fixture(scope="module", params=["bert", "mpnet", "nomic_bert"])
+def encoder(request, pairs):
+    """Each way of telling positions once: learned, as biases, rotary."""
+    return sharpen(pairs(request.param)[0])
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +110,23 @@ def test_the_order_of_the_context_does_not_count(model, context):
         order = np.random.default_rng(seed).permutation(C)
         got = normalised(second_stage(model, ids, mask, context[order]))
         assert np.abs(got - expected).max() <= 1e-5
+
+
+@pytest.mark.parametrize("kind", ["modernbert", "t5"])
+def test_newer_encoders_read_their_context_in_any_order(pairs, kind, context):
+    encoder = sharpen(pairs(kind)[0])
+    model = ContextualEncoder.from_encoder(encoder, nnx.Rngs(0), context_size=C)
+    ids, mask = padded(LENGTHS, 14)
+    expected = normalised(second_stage(model, ids, mask, context))
+    order = np.random.default_rng(0).permutation(C)
+    left = padded(LENGTHS, 14, side="left")
+    for same in (
+        second_stage(model, ids, mask, context[order]),
+        second_stage(model, *left, context),
+    ):
+        assert np.abs(normalised(same) - expected).max() <= 1e-5
+    changed = normalised(second_stage(model, ids, mask, context[::-1] * 2 - 1))
+    assert np.abs(changed - expected).max() > 1e-3
 
 
 def test_the_order_of_the_text_counts(model, context):
