@@ -172,6 +172,44 @@ def test_saved_by_sentence_transformers_and_read_by_us(
     np.testing.assert_allclose(got, expected, atol=1e-6, rtol=0)
 
 
+def test_round_trips_through_both_libraries(exported, minilm, tmp_path, texts):
+    """Ours → theirs → ours, and theirs → ours → theirs, with the same vectors."""
+    from sentence_transformers import SentenceTransformer
+    from transformers import AutoModel
+
+    def theirs(folder):
+        return SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+
+    _, folder = exported
+    few = texts[:30]
+    embedder = cdejax.embedder.load(folder)
+    vectors = embedder.context(few).vectors
+    expected = embedder.encode(few, "query", embedder.context(few))
+    settings: dict[str, Any] = {"normalize_embeddings": True}
+    theirs(folder).save_pretrained(str(tmp_path / "theirs"))
+    ours = cdejax.embedder.load(tmp_path / "theirs")
+    same(expected, ours.encode(few, "query", ours.context(few)))
+    saved = theirs(tmp_path / "theirs")
+    assert saved.prompts == PROMPTS
+    assert saved.max_seq_length == MAX_LENGTH
+    given: dict[str, Any] = {"dataset_embeddings": vectors}
+    same(expected, saved.encode_query(few, **given, **settings))
+    export_model(
+        ours.model,
+        tmp_path / "theirs",
+        tmp_path / "ours",
+        prompts=ours.prompts,
+        max_length=ours.max_length,
+        context_length=ours.context_length,
+    )
+    last = theirs(tmp_path / "ours")
+    same(expected, last.encode_query(few, **given, **settings))
+    AutoModel.from_pretrained(folder, trust_remote_code=True).save_pretrained(
+        tmp_path / "auto"
+    )
+    AutoModel.from_pretrained(tmp_path / "auto", trust_remote_code=True)
+
+
 def test_real_weights(minilm, tmp_path, texts, tokens):
     from sentence_transformers import SentenceTransformer
 
