@@ -125,8 +125,9 @@ def test_newer_encoders_read_their_context_in_any_order(pairs, kind, context):
         second_stage(model, *left, context),
     ):
         assert np.abs(normalised(same) - expected).max() <= 1e-5
-    changed = normalised(second_stage(model, ids, mask, context[::-1] * 2 - 1))
-    assert np.abs(changed - expected).max() > 1e-3
+    for other in (-context, context[:3]):
+        changed = normalised(second_stage(model, ids, mask, other))
+        assert np.abs(changed - expected).max() > 1e-3
 
 
 def test_the_order_of_the_text_counts(model, context):
