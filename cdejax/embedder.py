@@ -22,6 +22,7 @@ from cdejax.data.ragged import Ragged
 from cdejax.data.tokenizer import Tokenizer, check_texts
 from cdejax.folder import read_settings, transformer_folder
 from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder
+from cdejax.models.presets import PresetName
 from cdejax.paths import resolve_folder
 from cdejax.progress import progress
 from cdejax.representatives import Choice

@@ -7,6 +7,7 @@ embeddings as tokens in front of each text: [context][soft tokens][text].
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +40,16 @@ class ContextualConfig:
     """The output projection adds its input (CDE since 2025-01)."""
     sequence_dropout: float = 0.0
     """Probability, in training, that a context vector gave way to the null vector."""
+    context_rotary: Literal["none", "sequence"] = "none"
+    """Positions of context vectors: all 0, or 0, 1, … so that their order counts."""
+    token_type_readd: bool = False
+    """Token-type row twice on text, once on all else (v1's published code)."""
+    text_norm_twice: bool = False
+    """The embedding norm acts on the text twice (v2)."""
+    pool_instruction_end_id: int | None = None
+    """Text up to and including the first such token stays out of the pool (v2)."""
+    null_embedding: bool = True
+    """Whether there is a null vector; checkpoints trained without dropout lack it."""
 
 
 class ContextualEncoder(nnx.Module):
@@ -47,7 +58,8 @@ class ContextualEncoder(nnx.Module):
     Our forward pass is the paper's: context is not rotated (all at position 0), so its
     order does not count; the token-type row is added to the text only; the embedding
     norm acts on every row; only text is pooled. Encoders with learned positions give
-    context and soft tokens none, and their text starts at 0.
+    context and soft tokens none, and their text starts at 0. The switches of the
+    configuration give the other forward passes of published checkpoints (`presets`).
 
     Args:
       config: context size and switches.
@@ -73,6 +85,10 @@ class ContextualEncoder(nnx.Module):
                 f"pooling {config.pooling!r} is not one of {_POOLINGS}, which "
                 "contextual encoders know"
             )
+        if config.token_type_readd and not hasattr(second, "token_type"):
+            raise ValueError(
+                f"token_type_readd: a {type(second).__name__} has no token types"
+            )
         if config.context_size < 1 or config.soft_tokens < 1:
             raise ValueError(f"context_size and soft_tokens start at 1: {config}")
         self.config = config
@@ -89,7 +105,8 @@ class ContextualEncoder(nnx.Module):
         self.output_projection = Head(
             size, size, relu, rngs, residual=config.output_residual
         )
-        self.null = nnx.Param(normal(0.01)(rngs.params(), (size,)))
+        null = normal(0.01)(rngs.params(), (size,))
+        self.null = nnx.Param(null) if config.null_embedding else None
 
     @classmethod
     def from_encoder(
@@ -179,18 +196,32 @@ class ContextualEncoder(nnx.Module):
         size, soft = vectors.shape[1], self.config.soft_tokens
         text = text_positions(length, mask)
         prompt = jnp.broadcast_to(self.soft_prompt(), (batch, soft, self.dim))
-        parts = (vectors, prompt, self.backbone.embed(ids, text))
+        parts = (vectors, prompt, self._text(ids, text))
         embeddings = jnp.concatenate(
             [part.astype(self.backbone.dtype) for part in parts], axis=1
         )
+        if self.config.token_type_readd:
+            row = self.backbone.token_type[0]  # type: ignore[attr-defined]
+            embeddings = (embeddings + row).astype(self.backbone.dtype)
         hidden = self.backbone.encode(
             embeddings,
             positions=self._positions(size, text),
             **self._padding((batch, size), mask, lengths, context_mask, length),
         )
         real = token_mask((batch, length), mask, lengths)
+        if self.config.pool_instruction_end_id is not None:
+            real = after_instruction(ids, real, self.config.pool_instruction_end_id)
         pooled = pool(hidden[:, size + soft :], real, self.config.pooling)
         return self.output_projection(pooled)
+
+    def _text(
+        self, ids: Int[AnyArray, "batch length"], positions: Int[AnyArray, "*b length"]
+    ) -> Float[Array, "batch length hidden"]:
+        """Token embeddings of the text, before the norm that all rows get."""
+        embedded = self.backbone.embed(ids, positions)
+        return (
+            self.backbone.before(embedded) if self.config.text_norm_twice else embedded
+        )
 
     def _context(
         self,
@@ -199,9 +230,9 @@ class ContextualEncoder(nnx.Module):
         dropped: Bool[AnyArray, "batch context"] | None,
     ) -> Float[Array, "batch context hidden"]:
         """Context vectors of each text, nulls in place of dropped or absent ones."""
-        most, null = self.config.context_size, self.null[...]
+        most = self.config.context_size
         if context is None or context.shape[-2] == 0:
-            return jnp.broadcast_to(null, (batch, most, self.dim))
+            return jnp.broadcast_to(self._null(), (batch, most, self.dim))
         size, dim = context.shape[-2:]
         if size > most or dim != self.dim:
             raise ValueError(
@@ -211,14 +242,24 @@ class ContextualEncoder(nnx.Module):
         vectors = jnp.broadcast_to(jnp.asarray(context), (batch, size, dim))
         if dropped is None:
             return vectors
-        return jnp.where(jnp.asarray(dropped)[..., None], null, vectors)
+        return jnp.where(jnp.asarray(dropped)[..., None], self._null(), vectors)
+
+    def _null(self) -> Float[Array, "hidden"]:
+        if self.null is None:
+            raise ValueError(
+                "this checkpoint was trained without a null vector, so it cannot do "
+                "without a context: give one with at least one vector"
+            )
+        return self.null[...]
 
     def _positions(
         self, size: int, text: Int[AnyArray, "*batch length"]
     ) -> Int[Array, "*batch total"]:
-        """Context at 0; soft tokens from C on, then the text, whatever is there."""
+        """Context at 0 (or 0, 1, …); soft tokens from C on, then the text."""
         start, soft = self.config.context_size, self.config.soft_tokens
-        front = jnp.concatenate([jnp.zeros(size, int), start + jnp.arange(soft)])
+        rotated = self.config.context_rotary == "sequence"
+        context = jnp.arange(size) if rotated else jnp.zeros(size, int)
+        front = jnp.concatenate([context, start + jnp.arange(soft)])
         front = jnp.broadcast_to(front, (*text.shape[:-1], size + soft))
         return jnp.concatenate([front, start + soft + text], axis=-1)
 
@@ -247,3 +288,18 @@ class ContextualEncoder(nnx.Module):
         parts = (front, jnp.ones((batch, soft), bool))
         text = token_mask((batch, length), mask, lengths)
         return {"mask": jnp.concatenate([*parts, text], axis=1)}
+
+
+def after_instruction(
+    ids: Int[AnyArray, "batch length"], real: Bool[Array, "batch length"], end: int
+) -> Bool[Array, "batch length"]:
+    """The real tokens after the first `end`, which a row's first token is never.
+
+    A row without one keeps all. So does cde-small-v2's code find its prefixes' colon,
+    and, in a text without prefix, any colon there is.
+    """
+    inner = real & (jnp.cumsum(real, axis=1) > 1)
+    ends = (jnp.asarray(ids) == end) & inner
+    seen = jnp.cumsum(ends, axis=1) > 0
+    later = seen & ~(ends & (jnp.cumsum(ends, axis=1) == 1))
+    return real & (later | ~ends.any(1, keepdims=True))

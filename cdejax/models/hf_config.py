@@ -10,19 +10,16 @@ from cdejax.models.baked import BakedEncoder
 from cdejax.models.checkpoints.config import Raw, require, typed
 from cdejax.models.checkpoints.registry import architecture, architecture_of
 from cdejax.models.contextual import ContextualConfig, ContextualEncoder
+from cdejax.models.presets import PRESETS, preset
 
 _CONTEXTUAL_FIXED = {
     "autoregressive_backbone": False,
-    "context_rotary": "none",
-    "disable_transductive_rotary_embedding": True,
     "embedding_output_dim": None,
-    "null_embedding": True,
     "pool_ignore_contextual_tokens": True,
-    "pool_ignore_instruction_tokens": False,
-    "token_type_readd": False,
     "transductive_tie_token_embeddings": False,
     "transductive_tokens_per_document": 1,
 }
+"""Keys of published checkpoints of which we compute one value only."""
 _CONTEXTUAL_KEYS = {
     "context_size": "transductive_corpus_size",
     "soft_tokens": "soft_tokens",
@@ -30,7 +27,10 @@ _CONTEXTUAL_KEYS = {
     "first_stage_residual": "first_stage_residual",
     "output_residual": "output_residual",
     "sequence_dropout": "transductive_sequence_dropout_prob",
+    "context_rotary": "context_rotary",
+    "token_type_readd": "token_type_readd",
 }
+_ROTARY = ("none", "sequence")
 
 
 def encoder_config(raw: Raw, source: str) -> Any:
@@ -47,18 +47,39 @@ def encoder_config(raw: Raw, source: str) -> Any:
     return architecture(raw, source).read(raw, source)
 
 
-def contextual_config(raw: Raw, source: str) -> ContextualConfig:
-    """The switches of a contextual export.
+def with_preset(raw: Raw, name: str | None, source: str) -> dict[str, Any]:
+    """A contextual `config.json` with what a preset adds where it is silent.
 
     Raises:
-      ValueError: not one of ours (no `backbone_config`), or other forward semantics.
+      ValueError: an unknown preset, or none and no `backbone_config`, as in published
+        checkpoints, which differ in their forward pass.
     """
-    if not isinstance(raw.get("backbone_config"), Mapping):
-        raise ValueError(
-            f"{source}: a contextual model without `backbone_config`. Published CDE "
-            "checkpoints lack it and differ in their forward pass; load an export of "
-            "cdejax"
-        )
+    if name is not None:
+        found = preset(name)
+        said = {key: value for key, value in raw.items() if value is not None}
+        backbone = encoder_config_dict(found.backbone)
+        return {**raw, "backbone_config": backbone, **found.switches, **said}
+    if isinstance(raw.get("backbone_config"), Mapping):
+        return dict(raw)
+    raise ValueError(
+        f"{source}: a contextual model without `backbone_config`. Published CDE "
+        "checkpoints lack it and differ in their forward pass: say which it has, by "
+        f"preset={' or '.join(map(repr, PRESETS))}"
+    )
+
+
+def contextual_config(raw: Raw, null_embedding: bool, source: str) -> ContextualConfig:
+    """The switches of a contextual model.
+
+    Args:
+      raw: its `config.json`, complete (see `with_preset`).
+      null_embedding: whether the weights hold a null vector.
+      source: its name, for messages.
+
+    Raises:
+      ValueError: a key is missing or of the wrong type, or a variant that we do not
+        compute.
+    """
     require(raw, _CONTEXTUAL_FIXED, source)
     fields = {f.name: f for f in dataclasses.fields(ContextualConfig)}
     missing = [key for key in _CONTEXTUAL_KEYS.values() if key not in raw]
@@ -68,17 +89,43 @@ def contextual_config(raw: Raw, source: str) -> ContextualConfig:
         name: typed(raw[key], fields[name].default, key, source)
         for name, key in _CONTEXTUAL_KEYS.items()
     }
-    return ContextualConfig(**values)
+    if values["context_rotary"] not in _ROTARY:
+        raise ValueError(
+            f"{source}: context_rotary is {values['context_rotary']!r}, not one of "
+            f"{_ROTARY}"
+        )
+    twice = typed(raw.get("text_norm_twice", False), False, "text_norm_twice", source)
+    return ContextualConfig(
+        **values,
+        text_norm_twice=twice,
+        pool_instruction_end_id=_instruction_end(raw, source),
+        null_embedding=null_embedding,
+    )
+
+
+def _instruction_end(raw: Raw, source: str) -> int | None:
+    """The token that ends a prefix, where prefixes are kept out of the pool."""
+    if not raw.get("pool_ignore_instruction_tokens"):
+        return None
+    end = raw.get("pool_instruction_end_id")
+    if not isinstance(end, int):
+        raise ValueError(
+            f"{source}: pool_ignore_instruction_tokens needs pool_instruction_end_id, "
+            f"the id of the token that ends a prefix, not {end!r}"
+        )
+    return end
 
 
 def stage_configs(raw: Raw, source: str) -> tuple[Any, Any]:
-    """Encoders of the first and second stage of a contextual export."""
+    """Encoders of the first and second stage of a contextual model."""
     config = encoder_config(raw["backbone_config"], f"{source}: backbone_config")
     most = config.num_hidden_layers
 
     def limited(key: str) -> Any:
         layers = raw.get(key)
         layers = most if layers is None else layers
+        if not isinstance(layers, int) or not 1 <= layers <= most:
+            raise ValueError(f"{source}: {key} is {layers!r}; the encoder has {most}")
         return dataclasses.replace(config, num_hidden_layers=layers)
 
     return limited("limit_layers_first_stage"), limited("limit_layers")
@@ -105,6 +152,8 @@ def contextual_config_dict(model: ContextualEncoder) -> dict[str, Any]:
         key: getattr(model.config, name) for name, key in _CONTEXTUAL_KEYS.items()
     }
 
+    end = model.config.pool_instruction_end_id
+
     def limit(layers: int) -> int | None:
         return None if layers == most else layers
 
@@ -117,6 +166,11 @@ def contextual_config_dict(model: ContextualEncoder) -> dict[str, Any]:
         "limit_layers_first_stage": limit(first.num_hidden_layers),
         **_CONTEXTUAL_FIXED,
         **values,
+        "text_norm_twice": model.config.text_norm_twice,
+        "pool_ignore_instruction_tokens": end is not None,
+        "pool_instruction_end_id": end,
+        "null_embedding": model.config.null_embedding,
+        "disable_transductive_rotary_embedding": values["context_rotary"] == "none",
         "backbone_config": encoder_config_dict(backbone),
         "dtype": "float32",
     }

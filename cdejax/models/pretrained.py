@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from cdejax.context import Context
 from cdejax.models.baked import BakedEncoder
 from cdejax.models.biencoder import BiEncoder
 from cdejax.models.checkpoints.registry import architecture, architecture_of
-from cdejax.models.contextual import ContextualEncoder
+from cdejax.models.contextual import ContextualConfig, ContextualEncoder
 from cdejax.models.encoder import Encoder
 from cdejax.models.folders import read_json, read_tensors
 from cdejax.models.hf_config import (
@@ -22,7 +24,9 @@ from cdejax.models.hf_config import (
     contextual_config_dict,
     encoder_config_dict,
     stage_configs,
+    with_preset,
 )
+from cdejax.models.presets import PresetName
 from cdejax.models.st_modules import read_modules
 from cdejax.models.weights import (
     Model,
@@ -32,9 +36,17 @@ from cdejax.models.weights import (
 )
 from cdejax.paths import resolve_folder
 
+_NULL = "second_stage_model.sequence_dropout_null_embedding"
+_log = logging.getLogger(__name__)
+
 
 def from_pretrained(
-    folder: str | Path, *, layers: int | None = None, dtype: DTypeLike = jnp.float32
+    folder: str | Path,
+    *,
+    layers: int | None = None,
+    dtype: DTypeLike = jnp.float32,
+    preset: PresetName | None = None,
+    remat: bool = False,
 ) -> BiEncoder | ContextualEncoder:
     """Loads a model from a folder, whose weights may be sharded or 16-bit safetensors.
 
@@ -45,6 +57,9 @@ def from_pretrained(
         (fetched, once) are folders as well: see `cdejax.paths.resolve_folder`.
       layers: keep the first layers only (biencoders).
       dtype: of the activations; parameters are float32.
+      preset: for published CDE checkpoints, whose config.json does not tell their
+        forward pass (see `cdejax.models.presets`); what it does tell comes first.
+      remat: recompute activations in the backward pass (gradient checkpointing).
 
     Returns:
       A biencoder, or a contextual encoder for `"architecture": "transductive"`; with
@@ -64,8 +79,10 @@ def from_pretrained(
                 f"{folder}: `layers` is for single encoders; a contextual model is "
                 "loaded whole"
             )
-        return _contextual(folder, dtype)
-    return _biencoder(folder, layers, dtype)
+        return _contextual(folder, dtype, preset, remat)
+    if preset is not None:
+        raise ValueError(f"{folder}: preset {preset!r} is for contextual models")
+    return _biencoder(folder, layers, dtype, remat)
 
 
 def config_dict(model: Model) -> dict[str, Any]:
@@ -81,7 +98,9 @@ def config_dict(model: Model) -> dict[str, Any]:
     return encoder_config_dict(encoder.config)
 
 
-def _biencoder(folder: Path, layers: int | None, dtype: DTypeLike) -> BiEncoder:
+def _biencoder(
+    folder: Path, layers: int | None, dtype: DTypeLike, remat: bool
+) -> BiEncoder:
     modules = read_modules(folder)
     source = str(modules.encoder)
     config_file = modules.encoder / "config.json"
@@ -93,7 +112,9 @@ def _biencoder(folder: Path, layers: int | None, dtype: DTypeLike) -> BiEncoder:
         config = _limited(config, layers, source)
         tensors = first_layers(tensors, layers)
 
-    encoder = nnx.eval_shape(lambda: make_encoder(config, nnx.Rngs(0), dtype))
+    encoder = nnx.eval_shape(
+        lambda: make_encoder(config, nnx.Rngs(0), dtype, remat=remat)
+    )
     load_state_dict(encoder, tensors, source=source)
     return BiEncoder(
         encoder,
@@ -103,33 +124,61 @@ def _biencoder(folder: Path, layers: int | None, dtype: DTypeLike) -> BiEncoder:
     )
 
 
-def _contextual(folder: Path, dtype: DTypeLike) -> ContextualEncoder:
+def _contextual(
+    folder: Path, dtype: DTypeLike, preset: str | None, remat: bool
+) -> ContextualEncoder:
     source = str(folder / "config.json")
-    raw = read_json(folder / "config.json")
-    config = contextual_config(raw, source)
+    raw = with_preset(read_json(folder / "config.json"), preset, source)
+    tensors = read_tensors(folder)
+    null = raw.get("null_embedding")
+    config = contextual_config(raw, _NULL in tensors if null is None else null, source)
+    _warn_of(config, str(folder))
     first, second = stage_configs(raw, source)
 
     context = Context.load(folder) if raw.get("baked_context") else None
 
     def build() -> ContextualEncoder:
         rngs = nnx.Rngs(0)
-        encoders = make_encoder(first, rngs, dtype), make_encoder(second, rngs, dtype)
-        model = ContextualEncoder(config, *encoders, rngs)
+        stages = [
+            make_encoder(stage, rngs, dtype, remat=remat) for stage in (first, second)
+        ]
+        model = ContextualEncoder(config, *stages, rngs)
         return model if context is None else BakedEncoder(model, context.vectors)
 
     model = nnx.eval_shape(build)
-    tensors = read_tensors(folder)
     if context is not None:
         tensors["second_stage_model.context"] = context.vectors
     load_state_dict(model, tensors, source=str(folder))
     return model
 
 
+@functools.cache
+def _warn_of(config: ContextualConfig, source: str) -> None:
+    """Says, once for each folder, what a published forward pass does to its users."""
+    if config.context_rotary == "sequence":
+        _log.warning(
+            "%s: embeddings depend on the order of the context, since this forward "
+            "pass (context_rotary 'sequence') gives every context vector a position "
+            "of its own; keep one context, as it is, for index and queries",
+            source,
+        )
+    if not config.null_embedding:
+        _log.warning(
+            "%s: the checkpoint has no null vector, since it was trained without "
+            "sequence dropout; it cannot embed without a context",
+            source,
+        )
+
+
 def make_encoder(
-    config: Any, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32
+    config: Any,
+    rngs: nnx.Rngs,
+    dtype: DTypeLike = jnp.float32,
+    *,
+    remat: bool = False,
 ) -> Encoder:
     """A freshly initialised encoder of the configuration's architecture."""
-    return architecture_of(config).encoder(config, rngs, dtype)
+    return architecture_of(config).encoder(config, rngs, dtype, remat=remat)
 
 
 def _limited(config: Any, layers: int, source: str) -> Any:

@@ -52,10 +52,11 @@ def _head_table(found: Head | Chain | None) -> Table:
 def _contextual_table(model: ContextualEncoder) -> Table:
     first, second = "first_stage_model.", "second_stage_model."
     backbone = table_of(model.backbone, published=True)
+    null = Entry("null", (f"{second}sequence_dropout_null_embedding",))
     shared = [
         *inside(backbone, "backbone.", f"{second}backbone."),
         *head("output_projection", f"{second}output_projection"),
-        Entry("null", (f"{second}sequence_dropout_null_embedding",)),
+        *([] if model.null is None else [null]),
     ]
     if isinstance(model, BakedEncoder):
         constants = {"soft": "soft_prompt", "context": "context"}

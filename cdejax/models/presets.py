@@ -1,0 +1,69 @@
+"""Forward passes of the published CDE checkpoints, which their files do not tell.
+
+cde-small-v1 was trained by code that does not rotate the context and adds the
+token-type row to the text alone (`v1-train`), but its published code rotates all and
+adds the row to everything once more (`v1-hub`); neither has an output residual.
+cde-small-v2 (ModernBERT) places context at positions 0, 1, …, norms the text twice,
+keeps the prefix out of the pool and has the residual. All have one layout of weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from cdejax.models.encoders.modernbert import ModernBertConfig
+from cdejax.models.encoders.nomic_bert import NomicBertConfig
+
+PresetName = Literal["v1-train", "v1-hub", "v2"]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What is so where a checkpoint's config.json is silent."""
+
+    backbone: Any
+    """Sizes of both stages' encoders."""
+    switches: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of config.json and their values."""
+
+
+_PUBLISHED = {
+    "transductive_corpus_size": 512,
+    "soft_tokens": 8,
+    "pooling_strategy": "mean",
+    "first_stage_residual": False,
+    "transductive_sequence_dropout_prob": 0.0,
+    "context_rotary": "none",
+    "token_type_readd": False,
+    "text_norm_twice": False,
+    "output_residual": False,
+}
+_BERT_COLON, _MODERNBERT_COLON = 1024, 27
+"""The first token of ": " in the tokenizers of v1 and v2."""
+PRESETS: dict[str, Preset] = {
+    "v1-train": Preset(
+        NomicBertConfig(), _PUBLISHED | {"pool_instruction_end_id": _BERT_COLON}
+    ),
+    "v1-hub": Preset(
+        NomicBertConfig(),
+        _PUBLISHED
+        | {"context_rotary": "sequence", "token_type_readd": True}
+        | {"pool_instruction_end_id": _BERT_COLON},
+    ),
+    "v2": Preset(
+        ModernBertConfig(),
+        _PUBLISHED
+        | {"context_rotary": "sequence", "text_norm_twice": True}
+        | {"output_residual": True, "pool_ignore_instruction_tokens": True}
+        | {"pool_instruction_end_id": _MODERNBERT_COLON},
+    ),
+}
+
+
+def preset(name: str) -> Preset:
+    """The preset of that name; ValueError for an unknown one."""
+    if name not in PRESETS:
+        raise ValueError(f"preset {name!r} is not one of {get_args(PresetName)}")
+    return PRESETS[name]
