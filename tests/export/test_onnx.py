@@ -244,6 +244,28 @@ def test_wrong_vectors_leave_no_graph(copied, plain, no_trace, tmp_path, monkeyp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "o"]
 
 
+def test_a_pooling_without_the_prompt_is_refused(plain, tmp_path):
+    folder = shutil.copytree(plain, tmp_path / "m")
+    path = folder / "1_Pooling" / "config.json"
+    config = json.loads(path.read_text()) | {"include_prompt": False}
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="leaves the prompt out"):
+        add_onnx(folder)
+    assert not (folder / "onnx").exists()
+
+
+def test_a_shorter_embedding_is_cut_by_its_reader(copied, tmp_path):
+    """`truncate_dim` is a setting of sentence-transformers, not of the modules."""
+    folder = shutil.copytree(copied[0].parent, tmp_path / "m")
+    path = folder / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"truncate_dim": 16}))
+    embedder = load(folder)
+    encoder = OnnxEncoder(folder / "onnx" / MODEL, embedder)
+    ours, theirs = embedder.encode(["a b c"]), encoder.encode(["a b c"])
+    assert theirs.shape == (1, 16)
+    np.testing.assert_allclose(theirs, ours, atol=1e-5, rtol=0)
+
+
 def test_a_fixed_size_is_refused(tmp_path):
     import torch
 
