@@ -28,7 +28,7 @@ queries = model.encode_query(["…"], dataset_embeddings=context)
 scores = model.similarity(queries, documents)
 ```
 
-The two `.py` files of this folder hold the whole model in torch and """
+The `.py` files of this folder hold the whole model in torch and """
     + _REMOTE_CODE
 )
 

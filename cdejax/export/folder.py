@@ -26,8 +26,10 @@ from cdejax.models.checkpoints.registry import architecture_of
 from cdejax.models.weights import to_state_dict
 from cdejax.similarity import Similarity
 
-CODE = ("modeling_cdejax", "sentence_transformers_cdejax")
+CODE = ("modeling_cdejax", "pooling_cdejax", "sentence_transformers_cdejax",
+        "weights_cdejax")  # fmt: skip
 """Torch files of a contextual export."""
+_TORCH_ENCODERS = ("bert", "modernbert", "nomic_bert")
 _TORCH_FILES = Path(__file__).parent / "torch"
 
 
@@ -159,7 +161,17 @@ def write_contextual(
     tensors: Mapping[str, np.ndarray],
     code: Iterable[str],
 ) -> None:
-    """The files of a contextual encoder, in the published layout, with its code."""
+    """The files of a contextual encoder, in the published layout, with its code.
+
+    Raises:
+      ValueError: the code has no such encoder.
+    """
+    kind = config["backbone_config"]["model_type"]
+    if kind not in _TORCH_ENCODERS:
+        raise ValueError(
+            f"a contextual model on {kind}: its torch code knows "
+            f"{', '.join(_TORCH_ENCODERS)} only; start from one of these."
+        )
     write_json(folder / "config.json", config)
     _save(folder / "model.safetensors", tensors)
     write_json(folder / "sentence_bert_config.json", {})

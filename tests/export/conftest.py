@@ -27,6 +27,7 @@ from cdejax.models import (
     NomicBert,
     NomicBertConfig,
 )
+from cdejax.models.encoders.modernbert import ModernBert, ModernBertConfig
 
 M = TypeVar("M", bound=nnx.Module)
 PROMPTS = {"query": "search_query: ", "document": "search_document: "}
@@ -65,6 +66,10 @@ def small_encoder(kind: str, layers: int = 3) -> Encoder:
         config = BertConfig(num_hidden_layers=layers, **_SIZES)
         return Bert(config, nnx.Rngs(0))
     sizes = {**_SIZES, "max_position_embeddings": 128}
+    if kind == "modernbert":
+        sizes |= {"global_attn_every_n_layers": 2, "local_attention": 16}
+        config = ModernBertConfig(num_hidden_layers=layers, pad_token_id=0, **sizes)
+        return ModernBert(config, nnx.Rngs(0))
     return NomicBert(NomicBertConfig(num_hidden_layers=layers, **sizes), nnx.Rngs(0))
 
 

@@ -27,11 +27,25 @@ from .conftest import (
     small_contextual,
 )
 
+COLON = 1024
 MODELS = {
     "bert": ("bert", {"first_stage_residual": True}),
     "nomic_bert": ("nomic_bert", {"first_stage_residual": True}),
     "bert-last": ("bert", {"pooling": "last", "soft_tokens": 5}),
     "nomic_bert-cls": ("nomic_bert", {"pooling": "cls", "output_residual": False}),
+    "nomic_bert-v1-hub": (
+        "nomic_bert",
+        {"context_rotary": "sequence", "token_type_readd": True},
+    ),
+    "modernbert": ("modernbert", {}),
+    "modernbert-v2": (
+        "modernbert",
+        {
+            "context_rotary": "sequence",
+            "text_norm_twice": True,
+            "pool_instruction_end_id": COLON,
+        },
+    ),
 }
 PUBLISHED_KEYS = (
     "architecture", "architectures", "attn_implementation", "auto_map",

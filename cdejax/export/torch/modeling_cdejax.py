@@ -1,7 +1,7 @@
 """Two-stage contextual document encoder (CDE, arXiv 2410.02525), as cdejax exports it.
 
 Self-contained: needs torch and transformers >= 5.17 alone, builds transformers' native
-BertModel or NomicBertModel from this folder's config.json, and fetches nothing.
+BertModel, ModernBertModel or NomicBertModel by config.json, and fetches nothing.
 
     model = AutoModel.from_pretrained(folder, trust_remote_code=True)
     context = model.first_stage_model(**tokens_of_corpus_documents)
@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from transformers import (
     BertConfig,
     BertModel,
+    ModernBertConfig,
+    ModernBertModel,
     NomicBertConfig,
     NomicBertModel,
     PretrainedConfig,
@@ -29,10 +31,14 @@ from transformers import (
 )
 from transformers.utils.hub import cached_file
 
+from .pooling_cdejax import after_instruction, masks, pool, text_positions
+from .weights_cdejax import native_state, published_state
+
 WEIGHTS = "model.safetensors"
-_ENCODERS: dict[str, tuple[Any, Any]] = {
-    "bert": (BertConfig, BertModel),
-    "nomic_bert": (NomicBertConfig, NomicBertModel),
+_ENCODERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "bert": (BertConfig, BertModel, {"add_pooling_layer": False}),
+    "modernbert": (ModernBertConfig, ModernBertModel, {}),
+    "nomic_bert": (NomicBertConfig, NomicBertModel, {"add_pooling_layer": False}),
 }
 _REQUIRED = (
     "backbone_config",
@@ -45,18 +51,6 @@ _REQUIRED = (
     "token_type_readd",
     "transductive_corpus_size",
 )
-# Published name, name in transformers' NomicBertModel; BERT is published as it is.
-_NAMES = (
-    (".encoder.layers.", ".layers."),
-    (".emb_ln.", ".embeddings.LayerNorm."),
-    (".attn.out_proj.", ".self_attn.o_proj."),
-    (".mlp.fc11.", ".mlp.up_proj."),
-    (".mlp.fc12.", ".mlp.gate_proj."),
-    (".mlp.fc2.", ".mlp.down_proj."),
-    (".norm1.", ".post_attention_layernorm."),
-    (".norm2.", ".post_mlp_layernorm."),
-)
-_FUSED, _SPLIT = ".attn.Wqkv.", ".self_attn.{}_proj."
 HUB_OPTIONS = {
     "cache_dir",
     "force_download",
@@ -74,38 +68,6 @@ _IGNORED_OPTIONS = {
 }
 
 
-def native_state(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Published names to the native classes' names; fused q, k, v are split."""
-    state = {}
-    for name, tensor in tensors.items():
-        for published, native in _NAMES:
-            name = name.replace(published, native)
-        if _FUSED in name:
-            for part, piece in zip("qkv", tensor.chunk(3), strict=True):
-                state[name.replace(_FUSED, _SPLIT.format(part))] = piece
-        else:
-            state[name] = tensor
-    return state
-
-
-def published_state(state: dict[str, Tensor], nomic: bool) -> dict[str, Tensor]:
-    """The inverse of `native_state`."""
-    if not nomic:
-        return dict(state)
-    tensors = {}
-    for name, tensor in state.items():
-        if _SPLIT.format("q") in name:
-            parts = [state[name.replace("q_proj", f"{p}_proj")] for p in "qkv"]
-            name, tensor = name.replace(_SPLIT.format("q"), _FUSED), torch.cat(parts)
-        elif _SPLIT.format("k") in name or _SPLIT.format("v") in name:
-            continue
-        for published, native in _NAMES:
-            # The heads' names hold no layer, embedder or backbone.
-            name = name.replace(native, published)
-        tensors[name] = tensor
-    return tensors
-
-
 class CdejaxConfig(PretrainedConfig):
     """config.json: the published keys, `backbone_config` and the forward's switches."""
 
@@ -121,29 +83,13 @@ def _encoder(config: CdejaxConfig, layers: int | None) -> Any:
             f"config.json: backbone_config.model_type is {kind!r}; "
             f"this file knows {', '.join(_ENCODERS)}."
         )
-    config_class, model_class = _ENCODERS[kind]
+    config_class, model_class, options = _ENCODERS[kind]
     if layers is not None:
         settings["num_hidden_layers"] = layers
+        if "layer_types" in settings:
+            settings["layer_types"] = settings["layer_types"][:layers]
     settings["attn_implementation"] = config._attn_implementation
-    return model_class(config_class.from_dict(settings), add_pooling_layer=False)
-
-
-def _positions(mask: Tensor) -> Tensor:
-    """Positions counted from each row's first real token; 0 before it."""
-    steps = torch.arange(mask.shape[1], device=mask.device)
-    return (steps - mask.int().argmax(1, keepdim=True)).clamp(min=0)
-
-
-def _pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """One float32 vector per row: mean of the real tokens, their first or last one."""
-    if pooling == "mean":
-        weights = mask.unsqueeze(-1).float()
-        total = (hidden.float() * weights).sum(1)
-        return total / weights.sum(1).clamp(min=1.0)
-    real = mask.int()
-    last = mask.shape[1] - 1 - real.flip(1).argmax(1)
-    index = real.argmax(1) if pooling == "cls" else last
-    return hidden[torch.arange(hidden.shape[0], device=hidden.device), index].float()
+    return model_class(config_class.from_dict(settings), **options)
 
 
 def _head(head: nn.Sequential, pooled: Tensor, residual: bool) -> Tensor:
@@ -170,10 +116,13 @@ class FirstStage(nn.Module):
     ) -> Tensor:
         """Embeds [batch, length] tokens as [batch, hidden], float32, not normalised."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        positions = text_positions(mask)
         hidden = self.embedder(
-            input_ids=input_ids, attention_mask=mask, position_ids=_positions(mask)
+            input_ids=input_ids,
+            attention_mask=masks(self.embedder, mask, positions),
+            position_ids=positions,
         ).last_hidden_state
-        return _head(self.mlp, _pool(hidden, mask, self.pooling), self.residual)
+        return _head(self.mlp, pool(hidden, mask, self.pooling), self.residual)
 
 
 class SecondStage(nn.Module):
@@ -189,7 +138,9 @@ class SecondStage(nn.Module):
         self.output_projection = nn.Sequential(
             nn.Linear(size, size), nn.ReLU(), nn.Linear(size, size)
         )
-        self.sequence_dropout_null_embedding = nn.Parameter(torch.zeros(size))
+        null = nn.Parameter(torch.zeros(size))
+        known = getattr(config, "null_embedding", True)
+        self.sequence_dropout_null_embedding = null if known else None
         self.size, self.context_size, self.soft_tokens = (
             size,
             config.transductive_corpus_size,
@@ -199,16 +150,25 @@ class SecondStage(nn.Module):
         self.residual = bool(config.output_residual)
         self.readd = bool(config.token_type_readd)
         self.rotary = config.context_rotary == "sequence"
+        self.norm_twice = bool(getattr(config, "text_norm_twice", False))
+        self.instruction_end = getattr(config, "pool_instruction_end_id", None)
         self.learned_positions = config.backbone_config["model_type"] == "bert"
+        if self.norm_twice and self.learned_positions:
+            raise ValueError("config.json: text_norm_twice is not for BERT.")
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the weights' type, on their device."""
+        return self.output_projection[0].bias
 
     def _context(self, embeddings: Tensor, batch: int) -> Tensor:
         """Context as [batch, c, hidden]; an empty one becomes C null vectors."""
-        null = self.sequence_dropout_null_embedding
+        null, like = self.sequence_dropout_null_embedding, self.like
         if embeddings is None:
-            embeddings = null.new_zeros((0, self.size))
+            embeddings = like.new_zeros((0, self.size))
         given = isinstance(embeddings, Tensor)
         context = embeddings if given else torch.tensor(embeddings)
-        context = context.to(null.device, null.dtype)
+        context = context.to(like.device, like.dtype)
         if context.ndim not in (2, 3) or context.shape[-1] != self.size:
             raise ValueError(
                 f"dataset_embeddings has shape {tuple(context.shape)}; "
@@ -220,12 +180,19 @@ class SecondStage(nn.Module):
                 f"was trained with {self.context_size}: give a random sample of them."
             )
         if context.shape[-2] == 0:
+            if null is None:
+                raise ValueError(
+                    "the model was trained without a null vector: "
+                    "dataset_embeddings must hold one vector or more."
+                )
             context = null.expand(self.context_size, -1)
         return context.expand(batch, -1, -1)
 
     def _added(self) -> Tensor:
         """What the native embedding layer adds to every row at position 0."""
         table = self.backbone.embeddings
+        if not hasattr(table, "token_type_embeddings"):
+            return torch.zeros_like(self.like)
         added = table.token_type_embeddings.weight[0]
         if self.learned_positions:
             added = added + table.position_embeddings.weight[0]
@@ -233,7 +200,7 @@ class SecondStage(nn.Module):
 
     def soft_rows(self) -> Tensor:
         """The soft tokens, [soft, hidden]."""
-        ones = self.sequence_dropout_null_embedding.new_ones(self.size)
+        ones = self.like.new_ones(self.size)
         return self.prompt_projection(ones).view(self.soft_tokens, self.size)
 
     def _rows(self, context: Tensor, input_ids: Tensor) -> Tensor:
@@ -245,6 +212,10 @@ class SecondStage(nn.Module):
         soft = self.soft_rows().expand(context.shape[0], -1, -1)
         raw = torch.cat((context, soft), dim=1)
         text = self.backbone.get_input_embeddings()(input_ids)
+        if self.norm_twice:
+            table, added = self.backbone.embeddings, self._added()
+            norm = table.norm if hasattr(table, "norm") else table.LayerNorm
+            text = norm(text + added) - added
         if self.readd:
             text = text + self.backbone.embeddings.token_type_embeddings.weight[0]
         else:
@@ -254,7 +225,7 @@ class SecondStage(nn.Module):
     def _position_ids(self, context: Tensor, mask: Tensor) -> Tensor:
         """Positions: those of a full context whatever the number of vectors given."""
         batch, count = context.shape[:2]
-        text = _positions(mask)
+        text = text_positions(mask)
         if self.learned_positions:
             front = text.new_zeros(count + self.soft_tokens)
         else:
@@ -287,12 +258,18 @@ class SecondStage(nn.Module):
         front = mask.new_ones((mask.shape[0], context.shape[1] + self.soft_tokens))
         if context_mask is not None:
             front[:, : context.shape[1]] = torch.as_tensor(context_mask).to(front)
+        positions = self._position_ids(context, mask)
+        whole = torch.cat((front, mask), dim=1)
         hidden = self.backbone(
             inputs_embeds=self._rows(context, input_ids),
-            attention_mask=torch.cat((front, mask), dim=1),
-            position_ids=self._position_ids(context, mask),
+            attention_mask=masks(self.backbone, whole, positions),
+            position_ids=positions,
         ).last_hidden_state
-        pooled = _pool(hidden[:, front.shape[1] :], mask, self.pooling)
+        pooled = pool(
+            hidden[:, front.shape[1] :],
+            after_instruction(input_ids, mask, self.instruction_end),
+            self.pooling,
+        )
         return _head(self.output_projection, pooled, self.residual)
 
 
@@ -359,7 +336,8 @@ class CdejaxModel(PreTrainedModel):
             config._attn_implementation = attention
         model = cls(config)
         weights = cached_file(str(pretrained_model_name_or_path), WEIGHTS, **hub)
-        model.load_state_dict(native_state(load_file(str(weights))))
+        kind = config.backbone_config["model_type"]
+        model.load_state_dict(native_state(load_file(str(weights)), kind))
         dtype = dtype if dtype is not None else torch_dtype
         if dtype not in (None, "auto"):
             model = model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
@@ -373,7 +351,7 @@ class CdejaxModel(PreTrainedModel):
         for file in Path(__file__).parent.glob("*_cdejax*.py"):
             if file.parent.resolve() != folder.resolve():
                 shutil.copy(file, folder)
-        nomic = self.config.backbone_config["model_type"] == "nomic_bert"
-        tensors = published_state(self.state_dict(), nomic)
+        kind = self.config.backbone_config["model_type"]
+        tensors = published_state(self.state_dict(), kind)
         tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})

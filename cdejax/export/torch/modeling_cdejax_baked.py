@@ -88,9 +88,9 @@ class CdejaxBakedModel(CdejaxModel):
                 f"{info['hash']} is baked in."
             )
         self.context_tensors = tensors
-        null = self.second_stage_model.sequence_dropout_null_embedding
+        like = self.second_stage_model.like
         vectors = tensors["vectors"][tensors["mask"]]
-        self.second_stage_model.context = vectors.to(null.device, null.dtype)
+        self.second_stage_model.context = vectors.to(like.device, like.dtype)
 
     @classmethod
     def from_pretrained(
