@@ -1,9 +1,13 @@
-"""What the examples share: a corpus that is there anyway, and one context per store."""
+"""What the examples share: a corpus that is there anyway, and one context per store.
+
+python examples/shared.py > corpus.jsonl
+"""
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,3 +101,8 @@ def refuse_others(stored: dict[str, str], asked: dict[str, str]) -> None:
                 f"the store's vectors were made with {what} {stored.get(what)}, not "
                 f"{value}; search with the store's own, or index into another folder"
             )
+
+
+if __name__ == "__main__":
+    for document in corpus():
+        print(json.dumps({"_id": document.name, "text": document.text}))

@@ -33,4 +33,4 @@ def test_scripts_that_the_documentation_runs_exist():
         for page in pages
         for script in re.findall(r"examples/\w+\.py", page.read_text(encoding="utf-8"))
     }
-    assert named == {f"examples/{script.name}" for script in EXAMPLES.glob("*_*.py")}
+    assert named == {f"examples/{script.name}" for script in EXAMPLES.glob("*.py")}
