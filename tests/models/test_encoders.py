@@ -52,6 +52,22 @@ def test_parity_with_real_weights(minilm):
     assert difference(run(model.encoder, ids, mask), expected, mask) <= TOLERANCE
 
 
+def test_rows_and_windows_without_a_real_token_stay_finite(encoder):
+    ids, mask = padded([4, 30, 4], 30, side="left")
+    mask[2] = False
+    graph, state = nnx.split(encoder)
+
+    @jax.jit
+    @jax.grad
+    def gradients(state):
+        out = nnx.merge(graph, state)(ids, mask)
+        return jnp.square(out[:2]).sum()
+
+    assert np.isfinite(np.asarray(run(encoder, ids, mask))).all()
+    for gradient in jax.tree.leaves(gradients(state)):
+        assert np.isfinite(np.asarray(gradient)).all()
+
+
 def test_compacted_masks_change_nothing(encoder, monkeypatch):
     ids, _ = padded([12, 12, 12, 12], 12)
     mask = np.ones((4, 12), bool)
