@@ -175,7 +175,7 @@ def test_token_states_serve_the_pooling_of_sentence_transformers(made):
     for module in list(SentenceTransformer(str(folder), device="cpu"))[1:]:
         features = module(features)
     got = features["sentence_embedding"].detach().numpy()
-    np.testing.assert_allclose(got, wanted, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(got, np.asarray(wanted), atol=1e-5, rtol=0)
 
 
 def test_a_row_without_tokens_is_finite(made):

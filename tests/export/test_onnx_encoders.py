@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from typing import Any
 
 import pytest
 from flax import nnx
@@ -23,7 +24,7 @@ from cdejax.models import (
 from .conftest import MAX_LENGTH, PROMPTS, randomised
 
 pytest.importorskip("onnxscript")
-SIZES = {
+SIZES: dict[str, Any] = {
     "vocab_size": 30528,
     "hidden_size": 48,
     "num_hidden_layers": 3,
@@ -31,7 +32,8 @@ SIZES = {
     "intermediate_size": 96,
     "max_position_embeddings": 64,
 }
-MODERN = {"pad_token_id": 1, "local_attention": 8}  # texts are longer than its window
+# Texts are longer than the window.
+MODERN: dict[str, Any] = {"pad_token_id": 1, "local_attention": 8}
 ENCODERS = {
     "distilbert": lambda rngs: DistilBert(DistilBertConfig(**SIZES), rngs),
     "roberta": lambda rngs: Roberta(RobertaConfig(**SIZES), rngs),
