@@ -24,6 +24,9 @@ class BakedEncoder(ContextualEncoder):
     Args:
       model: the contextual encoder; parameters that are kept are shared, not copied.
       context: vectors of its first stage, at most C; with none, null vectors are read.
+
+    Raises:
+      ValueError: no context, and no null vector either.
     """
 
     def __init__(
@@ -32,6 +35,8 @@ class BakedEncoder(ContextualEncoder):
         for name, part in vars(model).items():
             if not name.startswith("_") and name not in _NOT_NEEDED:
                 setattr(self, name, part)
+        if not context.shape[0] and model.null is None:
+            raise ValueError("without a null vector a context needs at least one text")
         self.soft = nnx.Param(model.soft_prompt())
         self.context = nnx.Param(jnp.asarray(context, jnp.float32))
 

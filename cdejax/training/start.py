@@ -12,7 +12,7 @@ from flax import nnx
 
 from cdejax.artifacts import hash_files
 from cdejax.config import Config, ModelConfig, TrainingConfig
-from cdejax.models import BiEncoder, ContextualEncoder, from_pretrained
+from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder, from_pretrained
 from cdejax.paths import resolve_folder
 from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.optimizer import make_optimizer
@@ -46,6 +46,11 @@ def build_model(config: Config) -> Model:
     # A contextual encoder takes its own numbers of layers for its two stages.
     layers = settings.layers if settings.kind == "biencoder" else None
     loaded = from_pretrained(folder, layers=layers, dtype=dtype)
+    if isinstance(loaded, BakedEncoder):
+        raise ValueError(
+            f"model.encoder: {settings.encoder} has a context baked in and cannot be "
+            "trained; give the export that it was baked from"
+        )
     _check_lengths(config, loaded)
     if isinstance(loaded, ContextualEncoder):
         _check_same(settings, loaded)

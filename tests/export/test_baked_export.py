@@ -147,11 +147,11 @@ def test_folder_says_which_context_it_holds(baked, minilm, tmp_path):
     assert sizes[0] < 0.6 * sizes[1]
 
 
-@pytest.mark.parametrize("size", [5, 0])
-def test_smaller_and_null_contexts(minilm, texts, tmp_path, size):
+@pytest.mark.parametrize(("kind", "size"), [("modernbert", 5), ("nomic_bert", 0)])
+def test_smaller_and_null_contexts(minilm, texts, tmp_path, kind, size):
     from sentence_transformers import SentenceTransformer
 
-    embedder = embedder_of("nomic_bert", minilm)
+    embedder = embedder_of(kind, minilm)
     context = embedder.context(texts, size=size)
     folder = export_baked(embedder, context, tmp_path / "model")
     expected = embedder.encode(texts, "query", context)
@@ -277,6 +277,15 @@ def test_bake_keeps_what_the_card_was_told(minilm, texts, tmp_path):
     assert bake(whole, context, folder, metadata={"name": "lab/mine"}) == folder
     with pytest.raises(ValueError, match="export of another model"):
         bake(whole, cdejax.load(whole).context(texts, seed=1), folder)
+
+
+def test_cannot_be_trained(baked):
+    from cdejax.config import Config, ModelConfig
+    from cdejax.training.start import build_model
+
+    model = ModelConfig(kind="contextual", encoder=str(baked[2]))
+    with pytest.raises(ValueError, match="baked in and cannot be trained"):
+        build_model(Config(model=model))
 
 
 def test_refused(minilm, texts, tmp_path, baked):
