@@ -71,7 +71,12 @@ def copied(plain, tmp_path_factory):
     return place, said
 
 
-@pytest.fixture(scope="module", params=MODELS)
+CASES = ["bert-mean", "bert-cls-mlp", "nomic-mean-residual"]
+
+
+@pytest.fixture(
+    scope="module", params=[*CASES, pytest.param("nomic-last", marks=pytest.mark.slow)]
+)
 def made(request, copied, minilm, tmp_path_factory):
     """A model, its folder, and the graphs beside it."""
     ours = model(request.param)
