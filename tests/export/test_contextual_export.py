@@ -397,9 +397,11 @@ def test_published_layout_by_name_and_shape():
     flat = nnx.to_flat_state(nnx.state(model, nnx.Param))
     shapes = {".".join(map(str, path)): param.get_value().shape for path, param in flat}
     ours = {
-        name: entry.shape(shapes[entry.path])
+        name: shape
         for entry in table_of(model)
-        for name in entry.names
+        for name, shape in zip(
+            entry.names, entry.shapes(shapes[entry.path]), strict=True
+        )
     }
     assert ours == published_names()
     assert parameter_count(build) == 281_141_760

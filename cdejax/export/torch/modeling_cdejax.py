@@ -159,7 +159,9 @@ class SecondStage(nn.Module):
     @property
     def like(self) -> Tensor:
         """A tensor of the weights' type, on their device."""
-        return self.output_projection[0].bias
+        bias = self.output_projection[0].bias
+        assert isinstance(bias, Tensor)
+        return bias
 
     def _context(self, embeddings: Tensor, batch: int) -> Tensor:
         """Context as [batch, c, hidden]; an empty one becomes C null vectors."""
