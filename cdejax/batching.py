@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Array, Bool, Float, Int
+
+from cdejax.context import Context
 
 LEAST_WIDTH = 16
 """The narrowest rows, in tokens."""
+ContextArrays = tuple[Float[Array, "places hidden"], Bool[Array, "places"] | None]
+"""Vectors of a context, and which of them count (None: all)."""
 
 
 def batches(
@@ -36,3 +42,22 @@ def batches(
                 size = max(size // 4, least)
             yield rows[:size], size, min(int(widths[index]), max_length)
             rows = rows[size:]
+
+
+def context_arrays(context: Context, most: int) -> ContextArrays:
+    """A context's vectors, padded to one of a few sizes up to `most`."""
+    vectors = context.vectors[context.mask]
+    missing = _places(len(vectors), most) - len(vectors)
+    if not missing:
+        return jnp.asarray(vectors), None
+    mask = np.arange(len(vectors) + missing) < len(vectors)
+    return jnp.asarray(np.pad(vectors, ((0, missing), (0, 0)))), jnp.asarray(mask)
+
+
+def _places(size: int, most: int) -> int:
+    """Places for a context of `size`: each number of places is compiled once."""
+    if size == 0:  # the model puts its null vector in every place
+        return 0
+    if jax.default_backend() != "cpu":  # padding costs less than a compilation
+        return most
+    return min(most, max(LEAST_WIDTH, 1 << (size - 1).bit_length()))

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Float, Int
 
-from cdejax.batching import LEAST_WIDTH, batches
+from cdejax.batching import ContextArrays, batches, context_arrays
 from cdejax.context import Context, Fill, Method
 from cdejax.data.ragged import Ragged
 from cdejax.data.tokenizer import Tokenizer, check_texts
@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 
 Kind = str
 """Name of a prompt: `query`, `document`, or another of the model's."""
-ContextArrays = tuple[Float[Array, "places hidden"], Bool[Array, "places"] | None]
-"""Vectors of a context, and which of them count (None: all)."""
 
 
 class Embedder:
@@ -163,7 +161,7 @@ class Embedder:
         """
         stage, read = "alone", None
         if (checked := self.check_context(context)) is not None:
-            stage, read = "second", self._context_arrays(checked)
+            stage, read = "second", context_arrays(checked, self.context_size or 0)
         out = self._embed(
             texts, kind, stage, self.max_length, read, batch_size, show_progress
         )
@@ -267,24 +265,6 @@ class Embedder:
             f"{self.name} has {which} baked in and takes no other: leave `context` "
             "out, or load the export that it was baked from"
         )
-
-    def _context_arrays(self, context: Context) -> ContextArrays:
-        """A context's vectors, padded to one of a few sizes."""
-        vectors = context.vectors[context.mask]
-        missing = self._places(len(vectors)) - len(vectors)
-        if not missing:
-            return jnp.asarray(vectors), None
-        mask = np.arange(len(vectors) + missing) < len(vectors)
-        return jnp.asarray(np.pad(vectors, ((0, missing), (0, 0)))), jnp.asarray(mask)
-
-    def _places(self, size: int) -> int:
-        """Places for a context of `size`: each number of places is compiled once."""
-        most = self.context_size or 0
-        if size == 0:  # the model puts its null vector in every place
-            return 0
-        if jax.default_backend() != "cpu":  # padding costs less than a compilation
-            return most
-        return min(most, max(LEAST_WIDTH, 1 << (size - 1).bit_length()))
 
     def _embed(
         self,
