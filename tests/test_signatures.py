@@ -13,14 +13,6 @@ ROOT = Path(cdejax.__file__).parent
 FILES = sorted(
     path for path in ROOT.rglob("*.py") if "torch" not in path.relative_to(ROOT).parts
 )
-# Weights by name, of any shape: to become Shaped[np.ndarray, "..."]; then leave here.
-OWED = {
-    "export/folder.py",
-    "models/checkpoints/table.py",
-    "models/folders.py",
-    "models/layers.py",
-    "models/weights.py",
-}
 BARE = {"Array", "AnyArray", "jax.Array", "jnp.ndarray", "np.ndarray", "ndarray"}
 
 
@@ -69,9 +61,7 @@ def offenders(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_arrays_have_shapes(path, request):
-    if str(path.relative_to(ROOT)) in OWED:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="shapes are owed"))
+def test_arrays_have_shapes(path):
     assert offenders(path.read_text(encoding="utf-8")) == []
 
 

@@ -23,6 +23,7 @@ from cdejax.export.publish import CARD, publish
 from cdejax.export.tokenizer import write_tokenizer
 from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder, Encoder
 from cdejax.models.checkpoints.registry import architecture_of
+from cdejax.models.checkpoints.table import Tensors
 from cdejax.models.weights import to_state_dict
 from cdejax.similarity import Similarity
 
@@ -158,7 +159,7 @@ def _write_stock(model: BiEncoder, folder: Path, max_length: int) -> None:
 def write_contextual(
     folder: Path,
     config: Mapping[str, Any],
-    tensors: Mapping[str, np.ndarray],
+    tensors: Tensors,
     code: Iterable[str],
 ) -> None:
     """The files of a contextual encoder, in the published layout, with its code.
@@ -179,7 +180,7 @@ def write_contextual(
         shutil.copyfile(_TORCH_FILES / f"{name}.py", folder / f"{name}.py")
 
 
-def _save(file: Path, tensors: Mapping[str, np.ndarray]) -> None:
+def _save(file: Path, tensors: Tensors) -> None:
     from safetensors.numpy import save_file
 
     arrays = {name: np.ascontiguousarray(a) for name, a in tensors.items()}

@@ -8,6 +8,7 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401 (gives NumPy the bfloat16 that safetensors asks for)
 import numpy as np
+from jaxtyping import Shaped
 
 _WEIGHTS = "model.safetensors"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -26,7 +27,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_tensors(folder: Path) -> dict[str, np.ndarray]:
+def read_tensors(folder: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     """All tensors of `model.safetensors`, or of the files that its index names.
 
     Raises:
@@ -48,7 +49,7 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
     raise ValueError(f"{folder}: no {_WEIGHTS} there; copy the weights")
 
 
-def _load(path: Path) -> dict[str, np.ndarray]:
+def _load(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -60,7 +61,7 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         ) from None
 
 
-def _load_shards(index: Path) -> dict[str, np.ndarray]:
+def _load_shards(index: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     """Joins the files of an index, which must hold what it says and nothing twice."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(
@@ -70,7 +71,7 @@ def _load_shards(index: Path) -> dict[str, np.ndarray]:
     files = sorted(set(places.values()))
     if gone := [name for name in files if not (index.parent / name).is_file()]:
         raise ValueError(f"{index}: files missing: {', '.join(gone)}; copy them too")
-    tensors: dict[str, np.ndarray] = {}
+    tensors: dict[str, Shaped[np.ndarray, "..."]] = {}
     for name in files:
         shard = _load(index.parent / name)
         expected = {tensor for tensor, place in places.items() if place == name}

@@ -17,6 +17,7 @@ from cdejax.typing import AnyArray
 
 Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]
 Rotary = tuple[jax.Array, jax.Array]
+Activation = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
 
 def normal(std: float) -> Initializer:
@@ -104,7 +105,7 @@ class Head(nnx.Module):
         self,
         features: int,
         out: int,
-        activation: Callable[[jax.Array], jax.Array],
+        activation: Activation,
         rngs: nnx.Rngs,
         *,
         hidden: int | None = None,

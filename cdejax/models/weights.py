@@ -15,7 +15,7 @@ from cdejax.models.baked import BakedEncoder
 from cdejax.models.biencoder import BiEncoder
 from cdejax.models.checkpoints.architecture import Architecture
 from cdejax.models.checkpoints.registry import architecture_of
-from cdejax.models.checkpoints.table import Entry, Table, Tensors, head, inside
+from cdejax.models.checkpoints.table import Entry, Table, Tensor, Tensors, head, inside
 from cdejax.models.contextual import ContextualEncoder
 from cdejax.models.encoder import Encoder
 from cdejax.models.layers import Head
@@ -70,7 +70,7 @@ def _contextual_table(model: ContextualEncoder) -> Table:
     ]
 
 
-def encoder_tensors(found: Architecture, tensors: Tensors) -> dict[str, np.ndarray]:
+def encoder_tensors(found: Architecture, tensors: Tensors) -> dict[str, Tensor]:
     """A checkpoint's encoder alone: prefix, pooler and pre-training heads removed.
 
     Old names of norms (gamma, beta) become weight and bias, as transformers does it.
@@ -87,7 +87,7 @@ def encoder_tensors(found: Architecture, tensors: Tensors) -> dict[str, np.ndarr
     return out
 
 
-def first_layers(tensors: Tensors, layers: int) -> dict[str, np.ndarray]:
+def first_layers(tensors: Tensors, layers: int) -> dict[str, Tensor]:
     """An encoder's tensors without the layers from number `layers` on."""
     number = re.compile(r"(?:(?:encoder|transformer)\.)?(?:layers?|block)\.(\d+)\.")
 
@@ -98,14 +98,14 @@ def first_layers(tensors: Tensors, layers: int) -> dict[str, np.ndarray]:
     return {name: tensor for name, tensor in tensors.items() if kept(name)}
 
 
-def to_state_dict(model: Model) -> dict[str, np.ndarray]:
+def to_state_dict(model: Model) -> dict[str, Tensor]:
     """A model's weights as a checkpoint: float32, PyTorch's layout.
 
     Encoders and biencoders have transformers' native names (a biencoder's head is
     `mlp.0`, `mlp.2`), contextual encoders the published layout of CDE.
     """
     params = _params(model)
-    tensors: dict[str, np.ndarray] = {}
+    tensors: dict[str, Tensor] = {}
     for entry in table_of(model):
         tensors |= entry.to_tensors(np.asarray(params[entry.path][...]))
     return tensors

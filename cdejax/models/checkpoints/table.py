@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Shaped
 
-Tensors = Mapping[str, np.ndarray]
+Tensor = Shaped[np.ndarray, "..."]
+Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Entry:
         joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return joined.T if self.transpose else joined
 
-    def to_tensors(self, param: Shaped[np.ndarray, "*shape"]) -> dict[str, np.ndarray]:
+    def to_tensors(self, param: Shaped[np.ndarray, "*shape"]) -> dict[str, Tensor]:
         """The checkpoint's tensors from the parameter."""
         joined = param.T if self.transpose else param
         sizes = [shape[0] for shape in self.shapes(param.shape)]
