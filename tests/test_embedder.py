@@ -219,7 +219,9 @@ def test_fewer_texts_than_the_size_are_all_taken(contextual):
 def test_size_zero_is_the_null_context(contextual):
     context = contextual.context(TEXTS, size=0)
     assert len(context) == 0
-    null = np.tile(contextual_model().null[...], (6, 1))
+    vector = contextual_model().null
+    assert vector is not None
+    null = np.tile(vector[...], (6, 1))
     second = functools.partial(contextual_model().second_stage, context=null)
     expected = apply(second, tokens(contextual.tokenizer, TEXTS[:1]))
     found = contextual.encode(TEXTS[:1], context=context, normalize=False)

@@ -136,7 +136,7 @@ class ContextualEncoder(nnx.Module):
         )
         first = copy_encoder(encoder, first_stage_layers)
         model = cls(config, first, copy_encoder(encoder, layers), rngs)
-        assert model.first.head is not None
+        assert isinstance(model.first.head, Head)
         model.first.head.make_identity()
         model.output_projection.make_identity()
         return model

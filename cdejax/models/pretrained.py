@@ -139,10 +139,9 @@ def _contextual(
 
     def build() -> ContextualEncoder:
         rngs = nnx.Rngs(0)
-        stages = [
-            make_encoder(stage, rngs, dtype, remat=remat) for stage in (first, second)
-        ]
-        model = ContextualEncoder(config, *stages, rngs)
+        embedder = make_encoder(first, rngs, dtype, remat=remat)
+        backbone = make_encoder(second, rngs, dtype, remat=remat)
+        model = ContextualEncoder(config, embedder, backbone, rngs)
         return model if context is None else BakedEncoder(model, context.vectors)
 
     model = nnx.eval_shape(build)

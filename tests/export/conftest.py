@@ -5,7 +5,7 @@ import random
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 # Before transformers is imported: where it copies an export's code to.
 os.environ.setdefault("HF_MODULES_CACHE", tempfile.mkdtemp(prefix="hf-modules-"))
@@ -65,7 +65,7 @@ def small_encoder(kind: str, layers: int = 3) -> Encoder:
     if kind == "bert":
         config = BertConfig(num_hidden_layers=layers, **_SIZES)
         return Bert(config, nnx.Rngs(0))
-    sizes = {**_SIZES, "max_position_embeddings": 128}
+    sizes: dict[str, Any] = {**_SIZES, "max_position_embeddings": 128}
     if kind == "modernbert":
         sizes |= {"global_attn_every_n_layers": 2, "local_attention": 16}
         config = ModernBertConfig(num_hidden_layers=layers, pad_token_id=0, **sizes)

@@ -7,6 +7,7 @@ from flax import nnx
 
 from cdejax.models import BiEncoder
 from cdejax.models.encoder import copy_encoder
+from cdejax.models.layers import Head
 from tests.models.oracles import normalised, padded, run, sharpen
 
 
@@ -46,7 +47,7 @@ def test_head_is_linear_gelu_linear(encoder):
     assert model.dim == 24
     ids, mask = padded([9, 4], 9)
     x = np.asarray(run(BiEncoder(encoder), ids, mask), np.float64)
-    assert model.head is not None
+    assert isinstance(model.head, Head)
     first, last = model.head.first, model.head.last
     assert first.bias is not None
     assert last.bias is not None
@@ -60,7 +61,7 @@ def test_a_start_from_a_trained_encoder_is_its_pooling(encoder):
     ids, mask = padded([9, 4], 9)
     plain = BiEncoder(encoder)(ids, mask)
     start = BiEncoder.from_encoder(encoder, head="mlp", rngs=nnx.Rngs(0))
-    assert start.head is not None
+    assert isinstance(start.head, Head)
     assert start.head.residual
     np.testing.assert_array_equal(start(ids, mask), plain)
     random = BiEncoder(encoder, head="mlp", rngs=nnx.Rngs(0))
@@ -69,7 +70,7 @@ def test_a_start_from_a_trained_encoder_is_its_pooling(encoder):
 
 def test_a_head_without_residual_cannot_start_as_the_identity(encoder):
     model = BiEncoder(encoder, head="mlp", rngs=nnx.Rngs(0))
-    assert model.head is not None
+    assert isinstance(model.head, Head)
     with pytest.raises(ValueError, match="without a residual"):
         model.head.make_identity()
 

@@ -45,6 +45,7 @@ def contextual(encoder, config):
         config, copy_encoder(encoder), copy_encoder(encoder), nnx.Rngs(1)
     )
     # Nulls of the size of real tokens, so that a forgotten one shows.
+    assert model.null is not None
     model.null[...] = model.null[...] * 5
     return model
 

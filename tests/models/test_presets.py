@@ -230,15 +230,20 @@ def test_our_own_config_needs_no_preset(case, tmp_path):
     assert again.config == model.config
     ids, mask = texts()
     context = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
-    outs = [run(m, ids, mask, context, method="second_stage") for m in (model, again)]
-    np.testing.assert_array_equal(*map(np.asarray, outs))
+    one, other = (
+        np.asarray(run(m, ids, mask, context, method="second_stage"))
+        for m in (model, again)
+    )
+    np.testing.assert_array_equal(one, other)
 
 
 def test_keys_of_the_file_come_before_the_preset(tmp_path):
     Published("v1-hub").save(
         tmp_path, output_residual=True, context_rotary="none", token_type_readd=False
     )
-    config = from_pretrained(tmp_path, preset="v1-hub").config
+    model = from_pretrained(tmp_path, preset="v1-hub")
+    assert isinstance(model, ContextualEncoder)
+    config = model.config
     assert config.output_residual
     assert config.context_rotary == "none"
     assert not config.token_type_readd
@@ -255,12 +260,12 @@ def test_keys_of_the_file_come_before_the_preset(tmp_path):
 def test_published_sizes_without_backbone_config(name, raw, count):
     whole = with_preset(raw, name, "config.json")
     config = contextual_config(whole, False, "config.json")
-    stages = stage_configs(whole, "config.json")
+    first, second = stage_configs(whole, "config.json")
 
     def build():
         rngs = nnx.Rngs(0)
-        encoders = [make_encoder(stage, rngs) for stage in stages]
-        return ContextualEncoder(config, *encoders, rngs)
+        stages = make_encoder(first, rngs), make_encoder(second, rngs)
+        return ContextualEncoder(config, *stages, rngs)
 
     assert parameter_count(build) == count
     assert config.pool_instruction_end_id == (27 if name == "v2" else None)

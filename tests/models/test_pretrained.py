@@ -108,7 +108,7 @@ def test_two_dense_modules_are_an_mlp_head(folder, bert):
     ):
         dense = folder / f"{at}_Dense"
         kind = "activation.GELU" if name == "GELU" else "linear.Identity"
-        raw = {"in_features": given, "out_features": size}
+        raw: dict[str, object] = {"in_features": given, "out_features": size}
         raw["activation_function"] = f"torch.nn.modules.{kind}"
         write(dense / "config.json", raw)
         weights = {

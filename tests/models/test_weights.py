@@ -22,6 +22,7 @@ from cdejax.models import (
     to_state_dict,
 )
 from cdejax.models.encoder import copy_encoder
+from cdejax.models.layers import Head
 from cdejax.models.weights import table_of
 from tests.models.oracles import (
     TOLERANCE,
@@ -302,7 +303,7 @@ def test_contextual_folders_come_back_whole(tmp_path, kind):
     assert loaded.config == config
     assert loaded.first.encoder.config == first.config
     assert loaded.backbone.config == second.config
-    assert loaded.first.head is not None
+    assert isinstance(loaded.first.head, Head)
     assert loaded.first.head.residual
     assert loaded.first.pooling == "cls"
     assert_equal(to_state_dict(loaded), to_state_dict(model))
