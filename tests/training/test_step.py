@@ -17,7 +17,7 @@ from cdejax.training.step import (
     put_batch,
     train_step,
 )
-from tests.training.toy import make_batches, make_model, plain_loss, world
+from tests.training.toy import OTHERS, make_batches, make_model, plain_loss, world
 
 SETTINGS = LossSettings(
     temperature=0.1, margin=0.5, block=8, sequence_dropout=0.3, duplicates="positive"
@@ -26,7 +26,10 @@ KEY = jax.random.key(7)
 CASES = {
     "biencoder": {"context": 0, "negatives": 2},
     "contextual": {"context": 8, "negatives": 2},
+    **{key: {"context": 0, "negatives": 0} for key in OTHERS},
 }
+HOW = [(1, 3), (1, 16), (2, 4), (4, 1), (8, 2)]
+"""Devices, and texts in a chunk."""
 
 
 def assert_gradients_close(gradients, reference):
@@ -42,8 +45,7 @@ def assert_gradients_close(gradients, reference):
 
 def step_gradients(case, *, devices, chunk, step=1):
     size = CASES[case]
-    kind = "contextual" if size["context"] else "biencoder"
-    graphdef, params = make_model(kind, context=8)
+    graphdef, params = make_model(case, context=8)
     maker = make_batches(
         world(negatives=size["negatives"]), devices=devices, chunk=chunk, **size
     )
@@ -70,9 +72,12 @@ def reference():
     return compute
 
 
-@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
-    ("devices", "chunk"), [(1, 3), (1, 16), (2, 4), (4, 1), (8, 2)]
+    ("case", "devices", "chunk"),
+    [
+        *((case, *how) for case in ("biencoder", "contextual") for how in HOW),
+        *((case, 2, 4) for case in OTHERS),
+    ],
 )
 def test_equals_the_plain_loop(case, devices, chunk, reference):
     model, metrics, gradients = step_gradients(case, devices=devices, chunk=chunk)

@@ -9,13 +9,21 @@ from flax import nnx
 
 from cdejax.data.ragged import Ragged
 from cdejax.models import (
+    T5,
     Bert,
     BertConfig,
     BiEncoder,
     ContextualConfig,
     ContextualEncoder,
+    ModernBert,
+    ModernBertConfig,
+    MPNet,
+    MPNetConfig,
     NomicBert,
     NomicBertConfig,
+    Qwen3,
+    Qwen3Config,
+    T5Config,
 )
 from cdejax.training.batches import BatchMaker, BatchSettings
 from cdejax.training.loss import info_nce
@@ -79,17 +87,39 @@ def make_batches(world, *, devices=1, chunk=4, context=0, negatives=0, layouts=2
     return BatchMaker(pairs, tokens, plan, settings, vectors)
 
 
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+}
+OTHERS = {
+    "modernbert": lambda rngs: ModernBert(
+        ModernBertConfig(
+            **{**SIZES, "num_hidden_layers": 2},
+            global_attn_every_n_layers=2,
+            local_attention=8,
+        ),
+        rngs,
+    ),
+    "mpnet": lambda rngs: MPNet(MPNetConfig(**SIZES), rngs),
+    "qwen3": lambda rngs: Qwen3(
+        Qwen3Config(**SIZES, num_key_value_heads=1, head_dim=16), rngs
+    ),
+    "t5": lambda rngs: T5(T5Config(VOCABULARY, HIDDEN, 1, 2, 48, 16), rngs),
+}
+"""Encoders whose attention is not BERT's: biases, windows, causality."""
+
+
 def make_model(kind, context=8):
     """A small model whose every parameter matters."""
-    rngs = nnx.Rngs(0)
-    sizes = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": HIDDEN,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 48,
-    }
-    if kind == "biencoder":
+    rngs, sizes = nnx.Rngs(0), SIZES
+    if kind in OTHERS:
+        encoder = OTHERS[kind](rngs)
+        encoder.remat = True
+        model = BiEncoder(encoder, "last" if kind == "qwen3" else "mean")
+    elif kind == "biencoder":
         model = BiEncoder(Bert(BertConfig(**sizes), rngs))
     else:
         first, second = (NomicBert(NomicBertConfig(**sizes), rngs) for _ in range(2))
