@@ -253,6 +253,12 @@ class Embedder:
                 f"the context was made with other weights ({context.model}) than "
                 f"{self.name}'s ({self.hash}); make it again with this model"
             )
+        places, *size = context.vectors.shape
+        if places > self.context_size or size != [self._size]:
+            raise ValueError(
+                f"the context has {places} vectors of size {size}, but {self.name} "
+                f"reads {self.context_size} of size {self._size}; make it again"
+            )
         return context
 
     @property

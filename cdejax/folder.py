@@ -53,7 +53,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     source = str(folder / _SETTINGS)
     prompts = _prompts(settings, source)
     default = settings.get("default_prompt_name")
-    if default is not None and default not in prompts:
+    if default is not None and default not in list(prompts):
         raise ValueError(
             f"{source}: default_prompt_name {default!r} is none of the prompts "
             f"{sorted(prompts)}"
@@ -62,11 +62,11 @@ def read_settings(folder: Path) -> dict[str, Any]:
         "prompts": prompts,
         "default_prompt_name": default,
         "max_length": _limit(inner, config),
-        "context_length": config.get("context_max_length"),
+        "context_length": _size(config, "context_max_length", inner / "config.json"),
         "similarity_fn_name": check_similarity(
             settings.get("similarity_fn_name") or "cosine", source
         ),
-        "truncate_dim": _truncate_dim(settings, source),
+        "truncate_dim": _size(settings, "truncate_dim", folder / _SETTINGS),
         "normalized": [kind for kind, _ in list_modules(folder)][-1:] == ["Normalize"],
     }
 
@@ -75,22 +75,31 @@ def _limit(inner: Path, config: Mapping[str, Any]) -> int:
     """The longest text, in tokens."""
     files = sorted(inner.glob("sentence_*_config.json"))
     limit = _read(files[0]).get("max_seq_length") if files else None
-    limit = limit or config.get("max_seq_length")
+    limit = config.get("max_seq_length") if limit is None else limit
     if limit is None:
         limit = _read(inner / "tokenizer_config.json").get("model_max_length")
-        limit = _LONGEST if limit is None or limit > _UNLIMITED else limit
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise ValueError(f"{inner}: the length limit is {limit!r}, no whole number")
-    encoder = config.get("backbone_config") or config
-    most = encoder.get("max_position_embeddings")
-    spare = _LEARNED.get(encoder.get("model_type", ""))
-    return limit if spare is None or most is None else min(limit, most - spare)
+        endless = isinstance(limit, int | float) and limit > _UNLIMITED
+        limit = _LONGEST if limit is None or endless else limit
+    if not _is_size(limit):
+        raise ValueError(
+            f"{inner}: the length limit is {limit!r}, no whole number from 1 on"
+        )
+    encoder = config.get("backbone_config")
+    # where one of these has the wrong type, the model refuses it
+    encoder = encoder if isinstance(encoder, dict) else config
+    kind, most = encoder.get("model_type"), encoder.get("max_position_embeddings")
+    learned = isinstance(kind, str) and kind in _LEARNED and isinstance(most, int)
+    return min(limit, most - _LEARNED[kind]) if learned else limit
 
 
-def _truncate_dim(settings: Mapping[str, Any], source: str) -> int | None:
-    value = settings.get("truncate_dim")
-    if value is not None and (not isinstance(value, int) or value < 1):
-        raise ValueError(f"{source}: truncate_dim {value!r} is no size; 1 or more")
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _size(raw: Mapping[str, Any], key: str, source: Path) -> int | None:
+    value = raw.get(key)
+    if value is not None and not _is_size(value):
+        raise ValueError(f"{source}: {key} {value!r} is no size; 1 or more")
     return value
 
 

@@ -103,7 +103,10 @@ def _check_links(folder: Path) -> None:
     for path in (*folder.glob("*"), *folder.glob("*/*")):
         if not path.is_symlink():
             continue
-        target = path.resolve()
+        try:
+            target = path.resolve()
+        except (OSError, RuntimeError):
+            raise ValueError(f"{path}: is a link that ends nowhere.") from None
         if not any(target.is_relative_to(place) for place in allowed):
             raise ValueError(
                 f"{path}: is a link out of the folder, to {target}; put the file "

@@ -170,7 +170,7 @@ def medoids(
         unit.shape[1],
         count,
         niter=_ITERATIONS,
-        seed=seed,
+        seed=seed % 2**31,  # FAISS takes an int
         spherical=True,
         # The candidates are the sample: FAISS neither samples again nor warns.
         max_points_per_centroid=-(-len(unit) // count),

@@ -71,12 +71,16 @@ def find_context(
     """The context given, else the one kept in the store, else a new one, kept there.
 
     None for a biencoder, which reads no context.
+
+    Raises:
+      ValueError: the context given is another model's, or not wanted.
     """
-    if embedder.context_size is None:
+    if embedder.context_size is None and not given:
         return None
-    if given is None and (store / "context").is_dir():
+    if not given and (store / "context").is_dir():
         return cdejax.Context.load(store / "context")
     context = cdejax.Context.load(given) if given else embedder.context(texts, seed=0)
+    embedder.check_context(context)  # before it is kept
     if not (store / "context").exists():
         context.save(store / "context")
     return context

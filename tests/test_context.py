@@ -51,6 +51,11 @@ def test_medoids_are_the_members_nearest_to_the_mean_direction():
         assert found.tolist() == (np.arange(4) * 50 + nearest).tolist()
 
 
+def test_medoids_take_any_seed():
+    vectors = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    assert len(medoids(vectors, 3, 2**40)) == 3
+
+
 def test_kmeans_plus_plus_draws_by_squared_distance():
     """Three directions at cosines 1, 0.5 and 0 to the first one."""
     rows = np.array([[1, 0], [0.5, np.sqrt(0.75)], [0, 1]], np.float32)

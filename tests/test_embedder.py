@@ -1,5 +1,6 @@
 """Embedder and Context: parity, independence of batch mates, refusals."""
 
+import dataclasses
 import functools
 import subprocess
 import sys
@@ -282,6 +283,14 @@ def test_refuses_the_context_of_other_weights(contextual, tokenizer):
     other = Embedder(contextual_model(1), tokenizer, max_length=100)
     with pytest.raises(ValueError, match="made with other weights"):
         contextual.encode(["a"], context=other.context(["b"]))
+
+
+def test_refuses_a_context_of_another_size(contextual):
+    context = contextual.context(["a", "b"])
+    twice = np.repeat(context.vectors, 8, axis=0)
+    context = dataclasses.replace(context, vectors=twice)
+    with pytest.raises(ValueError, match=r"the context has 16 vectors of size \["):
+        contextual.encode(["a"], "query", context)
 
 
 def test_refuses_vectors_that_are_not_finite(biencoder):

@@ -87,14 +87,31 @@ def test_length_limit(write):
         (ST, {"prompts": "query"}, "`prompts` must map names to texts"),
         (ST, {"default_prompt_name": "x"}, "default_prompt_name 'x' is none of"),
         (ST, {"similarity_fn_name": "maxsim"}, "similarity_fn_name 'maxsim'"),
+        (ST, {"default_prompt_name": ["query"]}, r"default_prompt_name \['query'\]"),
         (ST, {"truncate_dim": 0}, "truncate_dim 0 is no size"),
+        (ST, {"truncate_dim": True}, "truncate_dim True is no size"),
         ("sentence_bert_config.json", {"max_seq_length": "9"}, "limit is '9'"),
+        ("sentence_bert_config.json", {"max_seq_length": 0}, "limit is 0"),
+        ("tokenizer_config.json", {"model_max_length": "9"}, "limit is '9'"),
+        ("config.json", {"context_max_length": "9"}, "context_max_length '9'"),
     ],
 )
 def test_settings_without_meaning_are_refused(write, name, content, message):
     with pytest.raises(ValueError, match=message) as error:
         read_settings(write(name, **content))
     assert str(write(name, **content)) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": ["bert"], "max_position_embeddings": 64},
+        {"model_type": "bert", "max_position_embeddings": "64"},
+        {"backbone_config": "bert"},
+    ],
+)
+def test_what_the_model_refuses_is_left_to_it(write, config):
+    assert read_settings(write("config.json", **config))["max_length"] == 512
 
 
 def test_folder_of_the_encoder(tmp_path):

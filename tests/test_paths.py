@@ -38,6 +38,10 @@ def test_refuses_links_out_of_the_folder(tmp_path):
     (folder / "1_Pooling" / "config.json").symlink_to(outside)
     with pytest.raises(ValueError, match=r"1_Pooling/config\.json: is a link out of"):
         resolve_folder(folder)
+    (folder / "alias.json").unlink()
+    (folder / "alias.json").symlink_to("alias.json")
+    with pytest.raises(ValueError, match=r"alias\.json: is a link that ends nowhere"):
+        resolve_folder(folder)
 
 
 def cached_repository(cache, name, revision="0" * 40):

@@ -141,6 +141,8 @@ def check_texts(texts: Sequence[str]) -> None:
     """ValueError, by index, where an item is no string or no Unicode."""
     if isinstance(texts, str):
         raise ValueError("texts: one string was given, wrap it in a list")
+    if not hasattr(texts, "__len__"):  # a generator can be read only once
+        raise ValueError(f"texts: a {type(texts).__name__} was given, make it a list")
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             kind = type(text).__name__
@@ -208,7 +210,8 @@ def _pad_token(folder: Path, tokenizer: tokenizers.Tokenizer) -> str:
 
 def _content(token: str | dict[str, Any] | None) -> str | None:
     """A token's text: files hold it plain or as {"content": …}."""
-    return token.get("content") if isinstance(token, dict) else token
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) else None
 
 
 def _read_json(folder: Path, name: str) -> dict[str, Any]:
@@ -216,6 +219,9 @@ def _read_json(folder: Path, name: str) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: not JSON: {value!r:.60} is no object")
+    return value

@@ -46,6 +46,10 @@ class Encoder(nnx.Module):
             raise ValueError(
                 f"hidden_size {hidden} is no multiple of num_attention_heads {heads}"
             )
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise ValueError(
+                f"dtype {jnp.dtype(dtype)}: activations need floats, such as float32"
+            )
         init = normal(config.initializer_range)
         self.config = config
         self.dtype = jnp.dtype(dtype)

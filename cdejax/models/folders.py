@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401 (gives NumPy the bfloat16 that safetensors asks for)
+import ml_dtypes  # it also gives NumPy the bfloat16 that safetensors asks for
 import numpy as np
 from jaxtyping import Shaped
 
 _WEIGHTS = "model.safetensors"
+FLOATS = (np.float32, np.float16, np.float64, ml_dtypes.bfloat16)
+"""Types of weights that are read."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -23,7 +25,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from None
     if not isinstance(value, dict):
-        raise ValueError(f"{path}: a JSON object was expected, not {type(value)}")
+        raise ValueError(f"{path}: a JSON object was expected, not {value!r:.60}")
     return value
 
 
@@ -55,7 +57,12 @@ def _load(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
 
     try:
         return load_file(path)
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (AttributeError, KeyError) as error:  # of types that NumPy does not have
+        raise ValueError(
+            f"{path}: a tensor is of a type that cdejax does not read ({error}); save "
+            "the weights in float32, bfloat16 or float16"
+        ) from None
+    except (SafetensorError, ValueError) as error:
         raise ValueError(
             f"{path}: damaged or cut short ({error}); copy or download it again"
         ) from None

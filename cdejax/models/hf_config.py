@@ -105,10 +105,11 @@ def contextual_config(raw: Raw, null_embedding: bool, source: str) -> Contextual
 
 def _instruction_end(raw: Raw, source: str) -> int | None:
     """The token that ends a prefix, where prefixes are kept out of the pool."""
-    if not raw.get("pool_ignore_instruction_tokens"):
+    key = "pool_ignore_instruction_tokens"
+    if not typed(raw.get(key) or False, False, key, source):
         return None
     end = raw.get("pool_instruction_end_id")
-    if not isinstance(end, int):
+    if not isinstance(end, int) or isinstance(end, bool) or end < 0:
         raise ValueError(
             f"{source}: pool_ignore_instruction_tokens needs pool_instruction_end_id, "
             f"the id of the token that ends a prefix, not {end!r}"
@@ -124,7 +125,8 @@ def stage_configs(raw: Raw, source: str) -> tuple[Any, Any]:
     def limited(key: str) -> Any:
         layers = raw.get(key)
         layers = most if layers is None else layers
-        if not isinstance(layers, int) or not 1 <= layers <= most:
+        whole = isinstance(layers, int) and not isinstance(layers, bool)
+        if not whole or not 1 <= layers <= most:
             raise ValueError(f"{source}: {key} is {layers!r}; the encoder has {most}")
         return dataclasses.replace(config, num_hidden_layers=layers)
 

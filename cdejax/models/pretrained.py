@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 from flax import nnx
@@ -15,6 +16,7 @@ from jaxtyping import DTypeLike
 from cdejax.context import Context
 from cdejax.models.baked import BakedEncoder
 from cdejax.models.biencoder import BiEncoder
+from cdejax.models.checkpoints.config import typed
 from cdejax.models.checkpoints.registry import architecture, architecture_of
 from cdejax.models.contextual import ContextualConfig, ContextualEncoder
 from cdejax.models.encoder import Encoder
@@ -36,6 +38,7 @@ from cdejax.models.weights import (
 )
 from cdejax.paths import resolve_folder
 
+M = TypeVar("M", bound=nnx.Module)
 _NULL = "second_stage_model.sequence_dropout_null_embedding"
 _log = logging.getLogger(__name__)
 
@@ -112,8 +115,8 @@ def _biencoder(
         config = _limited(config, layers, source)
         tensors = first_layers(tensors, layers)
 
-    encoder = nnx.eval_shape(
-        lambda: make_encoder(config, nnx.Rngs(0), dtype, remat=remat)
+    encoder = _abstract(
+        lambda: make_encoder(config, nnx.Rngs(0), dtype, remat=remat), source
     )
     load_state_dict(encoder, tensors, source=source)
     return BiEncoder(
@@ -131,7 +134,9 @@ def _contextual(
     raw = with_preset(read_json(folder / "config.json"), preset, source)
     tensors = read_tensors(folder)
     null = raw.get("null_embedding")
-    config = contextual_config(raw, _NULL in tensors if null is None else null, source)
+    null = _NULL in tensors if null is None else null
+    null = typed(null, True, "null_embedding", source)
+    config = contextual_config(raw, null, source)
     _warn_of(config, str(folder))
     first, second = stage_configs(raw, source)
 
@@ -144,11 +149,19 @@ def _contextual(
         model = ContextualEncoder(config, embedder, backbone, rngs)
         return model if context is None else BakedEncoder(model, context.vectors)
 
-    model = nnx.eval_shape(build)
+    model = _abstract(build, source)
     if context is not None:
         tensors["second_stage_model.context"] = context.vectors
     load_state_dict(model, tensors, source=str(folder))
     return model
+
+
+def _abstract(build: Callable[[], M], source: str) -> M:
+    """What `build` makes, without its parameters; its complaints name the source."""
+    try:
+        return nnx.eval_shape(build)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
 
 
 @functools.cache

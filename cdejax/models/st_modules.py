@@ -10,7 +10,8 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from cdejax.models.folders import read_json, read_tensors
+from cdejax.models.checkpoints.config import typed
+from cdejax.models.folders import FLOATS, read_json, read_tensors
 from cdejax.models.layers import Head, gelu
 from cdejax.models.modules import (
     ACTIVATIONS,
@@ -80,6 +81,8 @@ def list_modules(folder: Path) -> list[tuple[str, Path]]:
         return []
     try:
         listed = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(listed, list) or not listed:
+            raise TypeError(f"it holds {listed!r:.60}")
         pairs = [(m["type"].rsplit(".", 1)[-1], str(m["path"])) for m in listed]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path}: not a list of modules ({error!r})") from None
@@ -126,7 +129,8 @@ def _pooling(path: Path, encoder: Path) -> tuple[Pooling, int, bool]:
     modes: Any = raw.get("pooling_mode", [MODES[mode] for mode in flagged])
     modes = [modes] if isinstance(modes, str) else modes
     names = {theirs: ours for ours, theirs in MODES.items()}
-    if not isinstance(modes, list) or not modes or set(modes) - set(names):
+    listed = isinstance(modes, list) and bool(modes)
+    if not listed or any(mode not in list(names) for mode in modes):
         raise ValueError(f"{path}: pooling {modes} is not one of {list(names)}")
     pooling = "+".join(names[mode] for mode in modes)
     include_prompt = raw.get("include_prompt", True)
@@ -135,7 +139,9 @@ def _pooling(path: Path, encoder: Path) -> tuple[Pooling, int, bool]:
     hidden = raw.get("embedding_dimension", raw.get("word_embedding_dimension"))
     if hidden is None:
         hidden = read_json(encoder / "config.json").get("hidden_size", 0)
-    return pooling, pooled_size(int(hidden), pooling), include_prompt
+    if not isinstance(hidden, int):
+        raise ValueError(f"{path}: the size of a token's vector is {hidden!r}")
+    return pooling, pooled_size(hidden, pooling), include_prompt
 
 
 def _read(kind: str, folder: Path, size: int) -> Module:
@@ -173,8 +179,10 @@ def _dense(raw: dict[str, Any], path: Path) -> Dense:
         _size(raw, "out_features", path),
         nnx.Rngs(0),
         activation=activation,
-        bias=bool(raw.get("bias", True)),
-        residual=bool(raw.get("use_residual", False)),
+        bias=typed(raw.get("bias", True), True, "bias", str(path)),
+        residual=typed(
+            raw.get("use_residual", False), False, "use_residual", str(path)
+        ),
     )
 
 
@@ -201,6 +209,9 @@ def _load(module: Module, folder: Path) -> None:
             f"{folder}: the weights do not fit config.json: {given} are there, "
             f"{shapes} were expected"
         )
+    kinds = {name: t.dtype for name, t in tensors.items() if t.dtype not in FLOATS}
+    if kinds:
+        raise ValueError(f"{folder}: weights that are no floats: {kinds}")
     update = [
         (
             tuple(entry.path.split(".")),

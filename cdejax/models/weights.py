@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 from flax import nnx
 
@@ -18,11 +17,11 @@ from cdejax.models.checkpoints.registry import architecture_of
 from cdejax.models.checkpoints.table import Entry, Table, Tensor, Tensors, head, inside
 from cdejax.models.contextual import ContextualEncoder
 from cdejax.models.encoder import Encoder
+from cdejax.models.folders import FLOATS
 from cdejax.models.layers import Head
 from cdejax.models.modules import Chain
 
 Model = Encoder | BiEncoder | ContextualEncoder
-_FLOATS = (np.float32, np.float16, np.float64, ml_dtypes.bfloat16)
 
 
 def table_of(model: Model, *, published: bool = False) -> Table:
@@ -164,7 +163,7 @@ def _mismatches(table: Table, params: Mapping[str, Any], tensors: Tensors) -> li
             faults.append(f"unexpected: {name} {tensor.shape}")
         elif tensor.shape != shapes[name]:
             faults.append(f"wrong shape: {name} is {tensor.shape}, not {shapes[name]}")
-        elif tensor.dtype not in _FLOATS:
+        elif tensor.dtype not in FLOATS:
             faults.append(f"wrong type: {name} is {tensor.dtype}, not a float")
     return faults
 

@@ -115,6 +115,8 @@ def test_saved_vocabulary_tokenizer_loads_in_transformers(minilm, tmp_path):
         ([["a", "pair"]], r"texts\[0\].*list"),
         (["ok", "ab\ud800"], r"texts\[1\].*character 2.*surrogate"),
         ("one string", "wrap it in a list"),
+        ((text for text in "ab"), "a generator was given, make it a list"),
+        (None, "a NoneType was given"),
     ],
 )
 def test_bad_texts_are_named(tokenizer, texts, match):
@@ -142,6 +144,9 @@ def test_broken_config(minilm, tmp_path):
     shutil.copy(minilm / "tokenizer.json", tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(ValueError, match=r"tokenizer_config\.json: not JSON"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json.*\[\] is no object"):
         Tokenizer.load(tmp_path)
 
 

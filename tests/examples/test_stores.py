@@ -1,5 +1,6 @@
 """Vector stores in examples/: index, search again, refuse another context."""
 
+import dataclasses
 import runpy
 
 import pytest
@@ -82,3 +83,17 @@ def test_vectors_of_another_model_are_not_searched(
     run_again("faiss_search.py", contextual, tmp_path / "store", *QUERIES)
     with pytest.raises(SystemExit, match="made with model"):
         run_again("faiss_search.py", minilm, tmp_path / "store", *QUERIES)
+
+
+def test_a_context_of_another_model_is_not_kept(
+    contextual, minilm, other_context, run_again, tmp_path
+):
+    wrong = ("--context", other_context)
+    with pytest.raises(ValueError, match="is a biencoder; it takes no context"):
+        run_again("faiss_search.py", minilm, tmp_path / "1", *QUERIES, *wrong)
+    kept = cdejax.Context.load(other_context)
+    dataclasses.replace(kept, model="0" * 16).save(tmp_path / "foreign")
+    wrong = ("--context", tmp_path / "foreign")
+    with pytest.raises(ValueError, match="made with other weights"):
+        run_again("faiss_search.py", contextual, tmp_path / "2", *QUERIES, *wrong)
+    assert not list(tmp_path.glob("*/context"))

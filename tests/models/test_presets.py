@@ -299,6 +299,9 @@ def test_refusals(case, tmp_path):
     oracle.save(tmp_path, transductive_tokens_per_document=2)
     with pytest.raises(ValueError, match="tokens_per_document: 2"):
         from_pretrained(tmp_path, preset=preset)
+    oracle.save(tmp_path, backbone_config="nomic")
+    with pytest.raises(ValueError, match="backbone_config: 'nomic' is no JSON object"):
+        from_pretrained(tmp_path, preset=preset)
     oracle.save(tmp_path, null_embedding=True)
     with pytest.raises(ValueError, match=r"missing: .*null_embedding"):
         from_pretrained(tmp_path, preset=preset)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 from flax import nnx
@@ -239,6 +240,62 @@ BAD = {
         lambda f: dense(f, in_features=17),
         "takes vectors of size 17, but the module before it gives 16",
     ),
+    "head's weights no floats": (
+        lambda f: (
+            dense(f),
+            save_file(
+                {"linear.weight": np.zeros((8, 16), np.int8)},
+                f / "2_Dense" / "model.safetensors",
+            ),
+        )[2:],
+        "2_Dense: weights that are no floats: .*int8",
+    ),
+    "bias that is a text": (lambda f: dense(f, bias="false"), "bias is 'false'"),
+    "no modules": (lambda f: write(f / "modules.json", {}), "not a list of modules"),
+    "pooling a list of lists": (
+        lambda f: modules(
+            f, "Transformer", "Pooling", pooling={"pooling_mode": [["mean"]]}
+        ),
+        "is not one of",
+    ),
+    "pooling's size a text": (
+        lambda f: modules(
+            f,
+            "Transformer",
+            "Pooling",
+            pooling={"pooling_mode": "mean", "embedding_dimension": "16"},
+        ),
+        "the size of a token's vector is '16'",
+    ),
+    "no heads": (
+        lambda f: alter(f, num_attention_heads=0),
+        "num_attention_heads is 0, not 1 or more",
+    ),
+    "negative size": (lambda f: alter(f, hidden_size=-16), "hidden_size is -16"),
+    "model_type a list": (
+        lambda f: alter(f, model_type=["bert"]),
+        r"model_type \['bert'\] is none of ours",
+    ),
+    "8-bit floats": (
+        lambda f: save_file(
+            {"a": np.zeros(3, ml_dtypes.float8_e4m3fn)}, f / "model.safetensors"
+        ),
+        "a type that cdejax does not read",
+    ),
+    "contextual null no flag": (
+        lambda f: contextual(f, null_embedding="yes"),
+        "null_embedding is 'yes', not a bool",
+    ),
+    "prefixes' end no token": (
+        lambda f: contextual(
+            f, pool_ignore_instruction_tokens=True, pool_instruction_end_id=-1
+        ),
+        "the token that ends a prefix, not -1",
+    ),
+    "no context places": (
+        lambda f: contextual(f, transductive_corpus_size=0),
+        "context_size and soft_tokens start at 1",
+    ),
     "head without weights": (dense, "2_Dense: no model.safetensors there"),
     "head with a pickle": (
         lambda f: (dense(f), (f / "2_Dense" / "pytorch_model.bin").touch())[2:],
@@ -259,8 +316,14 @@ BAD = {
         "contextual model without `backbone_config`",
     ),
     "contextual variant": (
-        lambda f: contextual(f, context_rotary="sequence", token_type_readd=True),
-        "context_rotary: 'sequence' .*; token_type_readd: True",
+        lambda f: contextual(
+            f, transductive_tokens_per_document=2, autoregressive_backbone=True
+        ),
+        "autoregressive_backbone: True .*; transductive_tokens_per_document: 2",
+    ),
+    "contextual rotary": (
+        lambda f: contextual(f, context_rotary="heads"),
+        "context_rotary is 'heads', not one of",
     ),
     "contextual key missing": (
         lambda f: contextual(f, soft_tokens="absent"),
@@ -280,7 +343,12 @@ def test_bad_folders_say_what_is_wrong(folder, case):
     target = folder / other if isinstance(other, str) else folder
     with pytest.raises(ValueError, match=message) as error:
         from_pretrained(target)
-    assert str(folder) in str(error.value) or case == "heads do not divide"
+    assert str(folder) in str(error.value)
+
+
+def test_activations_are_floats(folder):
+    with pytest.raises(ValueError, match="dtype int8: activations need floats"):
+        from_pretrained(folder, dtype="int8")
 
 
 def test_layers_are_for_single_encoders(folder):

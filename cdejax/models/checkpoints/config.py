@@ -22,8 +22,8 @@ def fill(
     """A dataclass from the keys that are its fields, or that `keys` maps them to.
 
     Raises:
-      ValueError: a needed key is missing, or a value has another type than the field's
-        default.
+      ValueError: a needed key is missing or below 1, or a value has another type than
+        the field's default.
     """
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     names = {f.name: (keys or {}).get(f.name, f.name) for f in fields}
@@ -35,6 +35,10 @@ def fill(
         for field in fields
         if raw.get(names[field.name]) is not None
     }
+    small = [size for size in needed if size in values and values[size] < 1]
+    if small:
+        said = ", ".join(f"{names[size]} is {values[size]}" for size in small)
+        raise ValueError(f"{source}: {said}, not 1 or more")
     return kind(**values)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cdejax.models.checkpoints.architecture import Architecture
@@ -35,11 +36,13 @@ def architecture(raw: Raw, source: str) -> Architecture:
     Raises:
       ValueError: `model_type` is missing or none of ours; all of ours are listed.
     """
+    if not isinstance(raw, Mapping):
+        raise ValueError(f"{source}: {raw!r:.60} is no JSON object with a model_type")
     kind = raw.get("model_type")
     known = ", ".join(sorted(_BY_TYPE))
     if kind is None:
         raise ValueError(f"{source}: no model_type there; cdejax knows {known}")
-    if kind not in _BY_TYPE:
+    if not isinstance(kind, str) or kind not in _BY_TYPE:
         raise ValueError(f"{source}: model_type {kind!r} is none of ours: {known}")
     return _BY_TYPE[kind]
 
