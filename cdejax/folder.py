@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from cdejax.models.folders import read_json
 from cdejax.models.st_modules import list_modules
@@ -87,12 +87,14 @@ def _limit(inner: Path, config: Mapping[str, Any]) -> int:
     encoder = config.get("backbone_config")
     # where one of these has the wrong type, the model refuses it
     encoder = encoder if isinstance(encoder, dict) else config
-    kind, most = encoder.get("model_type"), encoder.get("max_position_embeddings")
-    learned = isinstance(kind, str) and kind in _LEARNED and isinstance(most, int)
-    return min(limit, most - _LEARNED[kind]) if learned else limit
+    most = encoder.get("max_position_embeddings")
+    spare = _LEARNED.get(str(encoder.get("model_type")))
+    if spare is None or not isinstance(most, int):
+        return limit
+    return min(limit, most - spare)
 
 
-def _is_size(value: Any) -> bool:
+def _is_size(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 

@@ -62,7 +62,7 @@ def add_onnx(
     if output is None:
         _check_free(path, overwrite)
     else:
-        _check_output(output)
+        _check_output(path, output)
     embedder = load(path, dtype=jnp.float32)
     if embedder.context_size is not None:
         raise ValueError(
@@ -102,11 +102,15 @@ def _check_free(folder: Path, overwrite: bool) -> None:
         raise ValueError(f"{found[0]}: exists; add --overwrite, or give an --output")
 
 
-def _check_output(output: Path) -> None:
+def _check_output(folder: Path, output: Path) -> None:
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output}: exists and is not empty; give another folder")
     if not output.absolute().parent.is_dir():
         raise ValueError(f"{output}: there is no folder {output.parent}; make it first")
+    if output.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(
+            f"{output}: is inside the model's folder, whose copy it would be"
+        )
 
 
 def _copy(folder: Path, output: Path, embedder: Embedder, int8: bool) -> None:
