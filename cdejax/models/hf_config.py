@@ -51,13 +51,22 @@ def with_preset(raw: Raw, name: str | None, source: str) -> dict[str, Any]:
     """A contextual `config.json` with what a preset adds where it is silent.
 
     Raises:
-      ValueError: an unknown preset, or none and no `backbone_config`, as in published
-        checkpoints, which differ in their forward pass.
+      ValueError: an unknown preset, one of another architecture, or none and no
+        `backbone_config`, as in published checkpoints, which differ in their forward
+        pass.
     """
     if name is not None:
         found = preset(name)
         said = {key: value for key, value in raw.items() if value is not None}
         backbone = encoder_config_dict(found.backbone)
+        stated = raw.get("backbone_config")
+        kind = stated.get("model_type") if isinstance(stated, Mapping) else None
+        if kind not in (None, backbone["model_type"]):
+            raise ValueError(
+                f"{source}: preset {name!r} is a forward pass of "
+                f"{backbone['model_type']}, but backbone_config has {kind!r}; "
+                "give the preset of this checkpoint, or none"
+            )
         return {**raw, "backbone_config": backbone, **found.switches, **said}
     if isinstance(raw.get("backbone_config"), Mapping):
         return dict(raw)
@@ -84,7 +93,10 @@ def contextual_config(raw: Raw, null_embedding: bool, source: str) -> Contextual
     fields = {f.name: f for f in dataclasses.fields(ContextualConfig)}
     missing = [key for key in _CONTEXTUAL_KEYS.values() if key not in raw]
     if missing:
-        raise ValueError(f"{source}: keys missing: {', '.join(missing)}")
+        raise ValueError(
+            f"{source}: keys missing: {', '.join(missing)} (a published CDE checkpoint "
+            f"is loaded with preset={' or '.join(map(repr, PRESETS))})"
+        )
     values = {
         name: typed(raw[key], fields[name].default, key, source)
         for name, key in _CONTEXTUAL_KEYS.items()
