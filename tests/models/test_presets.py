@@ -300,7 +300,7 @@ def test_refusals(case, tmp_path):
     with pytest.raises(ValueError, match="tokens_per_document: 2"):
         from_pretrained(tmp_path, preset=preset)
     oracle.save(tmp_path)
-    with pytest.raises(ValueError, match="keys missing: .* with preset='v1-train' or"):
+    with pytest.raises(ValueError, match=r"keys missing: .* with preset='v1-train' or"):
         from_pretrained(tmp_path)
     other = "v1-train" if preset == "v2" else "v2"
     with pytest.raises(ValueError, match=f"preset '{other}' is a forward pass of"):
