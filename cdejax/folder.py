@@ -41,8 +41,10 @@ def read_settings(folder: Path) -> dict[str, Any]:
     `normalized` says whether the last module is Normalize.
 
     `max_length` comes from `sentence_bert_config.json`, else `max_seq_length` of
-    `config.json`, else the tokenizer's `model_max_length`, else 512; learned positions
-    bound it. `context_length` is that of a contextual encoder's first stage.
+    `config.json`; else it is the smaller of the tokenizer's `model_max_length` and the
+    encoder's positions, as in sentence-transformers, or 512 if neither is known.
+    Learned positions bound it. `context_length` is that of a contextual encoder's first
+    stage.
 
     Raises:
       ValueError: a file is no JSON object, or a setting has no meaning.
@@ -76,22 +78,31 @@ def _limit(inner: Path, config: Mapping[str, Any]) -> int:
     files = sorted(inner.glob("sentence_*_config.json"))
     limit = _read(files[0]).get("max_seq_length") if files else None
     limit = config.get("max_seq_length") if limit is None else limit
+    most, learned = _positions(config)
     if limit is None:
         limit = _read(inner / "tokenizer_config.json").get("model_max_length")
         endless = isinstance(limit, int | float) and limit > _UNLIMITED
-        limit = _LONGEST if limit is None or endless else limit
+        limit = None if endless else limit
+        known = [value for value in (limit, most) if value is not None]
+        sizes = all(_is_size(value) for value in known)
+        limit = (min(known) if sizes else limit) if known else _LONGEST
     if not _is_size(limit):
         raise ValueError(
             f"{inner}: the length limit is {limit!r}, no whole number from 1 on"
         )
+    return limit if most is None or not learned else min(limit, most)
+
+
+def _positions(config: Mapping[str, Any]) -> tuple[int | None, bool]:
+    """Positions that the encoder names, None for any number; whether it learned them.
+
+    Where one of the keys has the wrong type, the model refuses it.
+    """
     encoder = config.get("backbone_config")
-    # where one of these has the wrong type, the model refuses it
     encoder = encoder if isinstance(encoder, dict) else config
-    most = encoder.get("max_position_embeddings")
+    most = encoder.get("max_position_embeddings", encoder.get("n_positions"))
     spare = _LEARNED.get(str(encoder.get("model_type")))
-    if spare is None or not isinstance(most, int):
-        return limit
-    return min(limit, most - spare)
+    return (most - (spare or 0) if _is_size(most) else None), spare is not None
 
 
 def _is_size(value: Any) -> TypeGuard[int]:

@@ -100,7 +100,7 @@ def _check_links(folder: Path) -> None:
     allowed = [home]
     if home.parent.name == "snapshots":
         allowed.append(home.parent.parent / "blobs")
-    for path in (*folder.glob("*"), *folder.glob("*/*")):
+    for path in folder.rglob("*"):
         if not path.is_symlink():
             continue
         try:

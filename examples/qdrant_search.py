@@ -43,6 +43,8 @@ def main() -> None:
     texts = [document.text for document in documents]
     context = find_context(embedder, given.store, given.context, texts)
     client = QdrantClient(path=str(given.store / "qdrant"))
+    if client.collection_exists(NAME) and client.count(NAME).count < len(documents):
+        client.delete_collection(NAME)  # a build that was stopped on its way
     if not client.collection_exists(NAME):
         build(client, documents, embedder, context)
 

@@ -90,7 +90,12 @@ def provenance(
     embedder: cdejax.Embedder, context: cdejax.Context | None
 ) -> dict[str, str]:
     """What the vectors of a store depend on; kept with them."""
-    return {"model": embedder.hash, "context": context.hash if context else "none"}
+    settings = [embedder.prompts, embedder.max_length, embedder.truncate_dim]
+    return {
+        "model": embedder.hash,
+        "context": context.hash if context else "none",
+        "prompts, length and size": json.dumps(settings, sort_keys=True),
+    }
 
 
 def refuse_others(stored: dict[str, str], asked: dict[str, str]) -> None:

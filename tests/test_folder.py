@@ -103,15 +103,26 @@ def test_settings_without_meaning_are_refused(write, name, content, message):
 
 
 @pytest.mark.parametrize(
-    "config",
+    ("config", "length"),
     [
-        {"model_type": ["bert"], "max_position_embeddings": 64},
-        {"model_type": "bert", "max_position_embeddings": "64"},
-        {"backbone_config": "bert"},
+        ({"model_type": ["bert"], "max_position_embeddings": 64}, 64),
+        ({"model_type": "bert", "max_position_embeddings": "64"}, 512),
+        ({"backbone_config": "bert"}, 512),
     ],
 )
-def test_what_the_model_refuses_is_left_to_it(write, config):
-    assert read_settings(write("config.json", **config))["max_length"] == 512
+def test_what_the_model_refuses_is_left_to_it(write, config, length):
+    assert read_settings(write("config.json", **config))["max_length"] == length
+
+
+@pytest.mark.parametrize(
+    ("model_max_length", "length"), [(None, 700), (2000, 700), (300, 300), (1e30, 700)]
+)
+def test_without_a_stated_limit_positions_bound_the_tokenizers(
+    write, model_max_length, length
+):
+    write("config.json", model_type="nomic_bert", max_position_embeddings=700)
+    folder = write("tokenizer_config.json", model_max_length=model_max_length)
+    assert read_settings(folder)["max_length"] == length
 
 
 def test_folder_of_the_encoder(tmp_path):
