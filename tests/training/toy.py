@@ -1,6 +1,7 @@
 """A small world with all that makes batches awkward: repeats, ties, negatives."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +88,7 @@ def make_batches(world, *, devices=1, chunk=4, context=0, negatives=0, layouts=2
     return BatchMaker(pairs, tokens, plan, settings, vectors)
 
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": HIDDEN,
     "num_hidden_layers": 1,
