@@ -23,7 +23,7 @@ _CODE = (*CODE, "modeling_cdejax_baked", "sentence_transformers_cdejax_baked")
 _CLASSES = {
     "architectures": ["CdejaxBakedModel"],
     "auto_map": {
-        "AutoConfig": "modeling_cdejax_baked.CdejaxConfig",
+        "AutoConfig": "modeling_cdejax_baked.CdejaxBakedConfig",
         "AutoModel": "modeling_cdejax_baked.CdejaxBakedModel",
     },
 }

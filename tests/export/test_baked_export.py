@@ -197,6 +197,35 @@ def test_round_trips_through_both_libraries(baked, theirs, texts, tmp_path):
     assert Context.load(tmp_path / "auto").info == context.info
 
 
+def test_an_unbaked_folder_of_the_same_name_may_be_loaded_before(
+    baked, minilm, texts, tokens, tmp_path
+):
+    """transformers remembers classes by folder name and configuration class."""
+    import torch
+    from transformers import AutoModel
+
+    embedder, context, folder = baked
+    export_model(
+        embedder.model,
+        minilm,
+        tmp_path / "unbaked" / "auto",
+        max_length=MAX_LENGTH,
+        prompts=PROMPTS,
+    )
+    theirs = AutoModel.from_pretrained(folder, trust_remote_code=True)
+    theirs.save_pretrained(tmp_path / "baked" / "auto")
+    classes = [
+        AutoModel.from_pretrained(tmp_path / name / "auto", trust_remote_code=True)
+        for name in ("unbaked", "baked", "unbaked")
+    ]
+    names = ["CdejaxModel", "CdejaxBakedModel", "CdejaxModel"]
+    assert [type(model).__name__ for model in classes] == names
+    ids, mask = tokens(folder, texts, PROMPTS["query"], left=False)
+    with torch.inference_mode():
+        got = classes[1](torch.tensor(ids).long(), torch.tensor(mask).long()).numpy()
+    same(embedder.encode(texts, "query", context, normalize=False), got)
+
+
 def offline(code: str, folder, home, *arguments) -> subprocess.CompletedProcess:
     """Runs code with a clean cache, no network and standard input closed."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}

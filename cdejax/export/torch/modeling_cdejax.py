@@ -333,7 +333,9 @@ class CdejaxModel(PreTrainedModel):
         if args or unknown:
             raise ValueError(f"Unsupported options: {args or sorted(unknown)}.")
         if config is None:
-            config = CdejaxConfig.from_pretrained(pretrained_model_name_or_path, **hub)
+            config = cls.config_class.from_pretrained(
+                pretrained_model_name_or_path, **hub
+            )
         if attention is not None:
             config._attn_implementation = attention
         model = cls(config)

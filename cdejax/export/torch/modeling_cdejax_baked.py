@@ -32,6 +32,14 @@ def context_hash(tensors: dict[str, Tensor], model: str) -> str:
     return digest.hexdigest()
 
 
+class CdejaxBakedConfig(CdejaxConfig):
+    """A configuration class of its own.
+
+    Having loaded one folder, transformers takes later folders of the same name and
+    configuration class for the same model class, whatever `auto_map` says there.
+    """
+
+
 class BakedSecondStage(SecondStage):
     """The second stage with constant context and soft tokens."""
 
@@ -52,6 +60,7 @@ class BakedSecondStage(SecondStage):
 class CdejaxBakedModel(CdejaxModel):
     """The second stage alone, reading the context of its folder."""
 
+    config_class = CdejaxBakedConfig
     second_stage_model: BakedSecondStage
 
     def add_stages(self, config: CdejaxConfig) -> None:
