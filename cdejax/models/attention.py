@@ -1,13 +1,16 @@
 """Attention: one function for all encoders, kernel chosen by platform.
 
-cuDNN's fused kernel takes lengths of right-padded rows, no masks. Masks are the general
-form; `compact` brings them to lengths where that pays.
+XLA's takes everything. cuDNN's (NVIDIA) takes lengths of right-padded rows, and
+segments; masks are the general form, which `compact` brings to lengths where that pays.
+Splash (TPU) takes masks, lengths and segments alike; it is tested in Pallas' interpret
+mode, not on a TPU. Neither is given a bias or a window.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import math
 from typing import Literal
 
 import jax
@@ -15,9 +18,21 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
+from cdejax.models.kernels import cudnn_attention, cudnn_refuses, xla_attention
 from cdejax.models.layers import Initializer, Linear, Rotary, rotate
+from cdejax.models.padding import (
+    ALL,
+    Padding,
+    Rows,
+    compact,
+    joined,
+    length_mask,
+)
+from cdejax.models.splash import splash_attention, splash_refuses
 
-Implementation = Literal["xla", "cudnn"]
+__all__ = ["SelfAttention", "attention", "compact", "fused_kernel", "length_mask"]
+
+Implementation = Literal["xla", "cudnn", "splash"]
 _log = logging.getLogger(__name__)
 
 
@@ -34,29 +49,15 @@ def _has_cudnn() -> bool:
     return nvidia and capability is not None and float(capability) >= 8.0
 
 
+@functools.cache
+def _has_tpu() -> bool:
+    return jax.local_devices()[0].platform == "tpu"
+
+
 def fused_kernel(dtype: DTypeLike, head_dim: int) -> bool:
     """Whether cuDNN's fused attention can run here, given lengths or no padding."""
     narrow = jnp.dtype(dtype) in (jnp.bfloat16, jnp.float16)
     return narrow and head_dim % 8 == 0 and head_dim <= 128 and _has_cudnn()
-
-
-def length_mask(
-    lengths: Int[Array, "batch"], length: int
-) -> Bool[Array, "batch length"]:
-    """Mask of right-padded rows: True on the first `lengths` positions of each."""
-    return jnp.arange(length) < lengths[:, None]
-
-
-def compact(
-    mask: Bool[Array, "batch length"],
-) -> tuple[Int[Array, "batch length"], Int[Array, "batch length"]]:
-    """Order that brings each row's real tokens to its front, and its inverse.
-
-    With `order`, `jnp.take_along_axis` makes any padding right padding, whose lengths
-    are `mask.sum(1)`; with `inverse` it undoes that.
-    """
-    order = jnp.argsort(~mask, axis=1, stable=True)
-    return order, jnp.argsort(order, axis=1)
 
 
 def attention(
@@ -66,90 +67,93 @@ def attention(
     *,
     mask: Bool[Array, "batch keys"] | None = None,
     lengths: Int[Array, "batch"] | None = None,
+    segments: Int[Array, "batch keys"] | None = None,
     bias: Float[Array, "*batch heads queries keys"] | None = None,
     visible: Bool[Array, "*batch queries keys"] | None = None,
     causal: bool = False,
     scale: float | None = None,
+    queries: slice = ALL,
     implementation: Implementation | None = None,
 ) -> Float[Array, "batch queries heads head_dim"]:
     """Softmax attention over real keys, scaled by 1/sqrt(head_dim).
 
     Args:
-      q: queries; with `lengths` and cuDNN they are the same tokens as the keys.
+      q: queries.
       k: keys; fewer heads than the queries' are shared by groups of those.
       v: values.
       mask: which keys are real (True). Rows without a real key stay finite.
       lengths: instead, the number of real keys at the front of each row.
+      segments: instead, ids of the texts packed in a row: a query reads keys of its own
+        text only. Id 0 is padding.
       bias: added to the scaled scores (XLA only).
       visible: which keys each query may read at all, a window for one (XLA only).
       causal: each query reads keys up to its own index.
       scale: instead of 1/sqrt(head_dim).
-      implementation: kernel; by default cuDNN where it can run, XLA elsewhere.
+      queries: which of the keys' positions the queries stand at.
+      implementation: kernel; by default cuDNN or splash where they can run, XLA
+        elsewhere. Splash runs interpreted, slowly, where there is no TPU.
 
     Returns:
       What each query reads, in the dtype of `q`; undefined but finite at padding.
 
     Raises:
-      ValueError: both mask and lengths are given, or cuDNN is asked to take a mask, a
-        bias or a window.
+      ValueError: more than one of mask, lengths and segments is given, the queries are
+        not as many as their positions, or a kernel is asked for what it cannot do.
     """
-    if mask is not None and lengths is not None:
-        raise ValueError("give attention a mask or lengths, not both")
-    plain = mask is None and bias is None and visible is None
-    if implementation is None:
-        fits = plain and fused_kernel(q.dtype, q.shape[-1])
-        implementation = "cudnn" if fits else "xla"
-        _log_choice(implementation, f"{q.dtype}, head dimension {q.shape[-1]}")
-    if implementation == "cudnn":
-        if not plain:
-            raise ValueError(
-                "cuDNN attention takes lengths; compact a mask, and use XLA for a bias "
-                "or a window"
-            )
-        # A row of length 0 reads its first padding token: finite, and unused.
-        lengths = None if lengths is None else jnp.maximum(lengths, 1)
-        return jax.nn.dot_product_attention(
-            q,
-            k,
-            v,
-            query_seq_lengths=lengths,
-            key_value_seq_lengths=lengths,
-            is_causal=causal,
-            scale=scale,
-            implementation="cudnn",
+    padding = Padding(mask, lengths, segments)
+    padding.check()
+    start, stop, step = queries.indices(k.shape[1])
+    if step != 1 or stop - start != q.shape[1]:
+        raise ValueError(
+            f"{q.shape[1]} queries cannot stand at {queries} of {k.shape[1]} keys"
         )
-    if lengths is not None:
-        mask = length_mask(lengths, k.shape[1])
-    return jax.nn.dot_product_attention(
+    plain = bias is None and visible is None
+    refusals = {
+        "xla": None,
+        "cudnn": cudnn_refuses(q, k, padding, plain, causal and start > 0),
+        "splash": splash_refuses(q, plain),
+    }
+    if implementation is None:
+        implementation = _choose(q, padding, refusals)
+    if (refusal := refusals[implementation]) is not None:
+        raise ValueError(refusal)
+    if scale is None:
+        scale = 1 / math.sqrt(q.shape[-1])
+    if implementation == "splash":
+        return splash_attention(q, k, v, padding, start, causal=causal, scale=scale)
+    if implementation == "cudnn":
+        return cudnn_attention(q, k, v, padding, start, causal=causal, scale=scale)
+    return xla_attention(
         q,
         k,
         v,
-        _four(bias, q.dtype),
-        _readable(mask, visible),
-        is_causal=causal,
+        padding,
+        start,
+        bias=bias,
+        visible=visible,
+        causal=causal,
         scale=scale,
-        implementation="xla",
     )
 
 
-def _four(
-    bias: Float[Array, "*batch heads queries keys"] | None, dtype: DTypeLike
-) -> Float[Array, "batch heads queries keys"] | None:
-    if bias is None:
-        return None
-    return (bias if bias.ndim == 4 else bias[None]).astype(dtype)
-
-
-def _readable(
-    mask: Bool[Array, "batch keys"] | None,
-    visible: Bool[Array, "*batch queries keys"] | None,
-) -> Bool[Array, "batch 1 queries keys"] | None:
-    """Which keys each query reads: real ones, and those that it may see."""
-    keys = None if mask is None else mask[:, None, None, :]
-    if visible is None:
-        return keys
-    seen = (visible if visible.ndim == 3 else visible[None])[:, None]
-    return seen if keys is None else seen & keys
+def _choose(
+    q: Float[Array, "batch queries heads head_dim"],
+    padding: Padding,
+    refusals: dict[str, str | None],
+) -> Implementation:
+    """The kernel for this platform, or XLA where it refuses; logged once each."""
+    kernel: Implementation = "xla"
+    if _has_tpu():
+        kernel = "splash"
+    elif fused_kernel(q.dtype, q.shape[-1]):
+        kernel = "cudnn"
+    reason = f"{q.dtype}, head dimension {q.shape[-1]}"
+    if padding.segments is not None:
+        reason += ", segments"
+    if refusals[kernel] is not None:
+        kernel, reason = "xla", f"{reason}; {refusals[kernel]}"
+    _log_choice(kernel, reason)
+    return kernel
 
 
 class SelfAttention(nnx.Module):
@@ -174,28 +178,52 @@ class SelfAttention(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "batch length dim"],
+        x: Float[Array, "batch length dim"] | Rows,
+        padding: Padding,
         *,
-        mask: Bool[Array, "batch length"] | None,
-        lengths: Int[Array, "batch"] | None,
         rotary: Rotary | None = None,
         score_bias: Float[Array, "*batch heads length length"] | None = None,
         visible: Bool[Array, "*batch length length"] | None = None,
-    ) -> Float[Array, "batch length dim"]:
-        """Attends over the real (and, where that is given, visible) tokens of a row."""
-        batch, length, _ = x.shape
-        qkv = self.qkv(x).reshape(batch, length, 3, self.heads, -1)
-        q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+        outputs: slice = ALL,
+    ) -> Float[Array, "batch outputs dim"]:
+        """What tokens at `outputs` read of the row's real (and visible) tokens."""
+        q, kv = project(self.qkv, x, self.out.kernel.shape[0], outputs)
+        q = q.reshape(*q.shape[:2], self.heads, -1)
+        kv = kv.reshape(*kv.shape[:2], 2, self.heads, -1)
+        k, v = kv[:, :, 0], kv[:, :, 1]
         if rotary is not None:
-            q, k = rotate(q, rotary), rotate(k, rotary)
+            q, k = rotate(q, rotary_at(rotary, outputs)), rotate(k, rotary)
         read = attention(
             q,
             k,
             v,
-            mask=mask,
-            lengths=lengths,
-            bias=score_bias,
-            visible=visible,
+            **padding._asdict(),
+            bias=None if score_bias is None else score_bias[..., outputs, :],
+            visible=None if visible is None else visible[..., outputs, :],
             scale=self.scale,
+            queries=outputs,
         )
-        return self.out(read.reshape(batch, length, -1))
+        return self.out(read.reshape(*read.shape[:2], -1))
+
+
+def project(
+    qkv: Linear,
+    x: Float[Array, "batch length dim"] | Rows,
+    split: int,
+    outputs: slice,
+) -> tuple[Float[Array, "batch outputs q"], Float[Array, "batch length kv"]]:
+    """The first `split` features of tokens at `outputs`, and the rest of all tokens.
+
+    One product where that is the same; else two, with the columns that each needs.
+    """
+    if outputs == ALL:
+        every = joined(jax.tree.map(qkv, x))
+        return every[..., :split], every[..., split:]
+    keys = jax.tree.map(lambda part: qkv(part, slice(split, None)), x)
+    return qkv(joined(x)[:, outputs], slice(split)), joined(keys)
+
+
+def rotary_at(rotary: Rotary, outputs: slice) -> Rotary:
+    """The rows of rotary tables at some positions."""
+    cos, sin = rotary
+    return cos[..., outputs, :], sin[..., outputs, :]

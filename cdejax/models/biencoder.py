@@ -10,9 +10,11 @@ from typing import Literal
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from cdejax.models.encoder import Encoder
+from cdejax.models.encoder import Encoder, check_length
 from cdejax.models.layers import Head, gelu
 from cdejax.models.modules import Chain
+from cdejax.models.packed import pool_segments, segment_positions
+from cdejax.models.padding import ALL
 from cdejax.models.pooling import (
     Pooling,
     check_pooling,
@@ -120,16 +122,41 @@ class BiEncoder(nnx.Module):
           lengths: instead, the lengths of right-padded rows (the fast path).
           skip: real tokens at the front of each text that are not pooled.
         """
-        length = ids.shape[1]
-        positions = text_positions(length, mask)
+        check_length(ids.shape[1], self.encoder)
+        positions = text_positions(ids.shape[1], mask)
+        real = token_mask(ids.shape, mask, lengths)
+        # Texts start at the left edge, but for those of a mask.
+        first = self.pooling == "cls" and mask is None and skip is None
+        outputs = slice(1) if first else ALL
         hidden = self.encoder.encode(
             self.encoder.embed(ids, positions),
             mask=mask,
             lengths=lengths,
             positions=positions,
+            outputs=outputs,
         )
-        real = token_mask(ids.shape, mask, lengths)
-        pooled = pool(hidden, real, self.pooling, skip)
+        pooled = pool(hidden, real[:, outputs], self.pooling, skip)
+        return pooled if self.head is None else self.head(pooled)
+
+    def packed(
+        self,
+        ids: Int[AnyArray, "rows width"],
+        segments: Int[AnyArray, "rows width"],
+        slots: int,
+    ) -> Float[Array, "rows slots dim"]:
+        """Embeddings of texts of which several share a row, as each alone would get.
+
+        Args:
+          ids: token ids.
+          segments: number of each token's text in its row, 1, 2, … from the left; 0 for
+            padding.
+          slots: texts of a row at most. Slots without a text hold no embedding.
+        """
+        positions = segment_positions(segments)
+        hidden = self.encoder.encode(
+            self.encoder.embed(ids, positions), segments=segments, positions=positions
+        )
+        pooled = pool_segments(hidden, segments, slots, self.pooling)
         return pooled if self.head is None else self.head(pooled)
 
 

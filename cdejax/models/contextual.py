@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from cdejax.models.biencoder import BiEncoder
-from cdejax.models.encoder import Encoder, copy_encoder
+from cdejax.models.encoder import Encoder, check_length, copy_encoder
 from cdejax.models.layers import Head, normal
 from cdejax.models.pooling import Pooling, pool, text_positions, token_mask
 from cdejax.typing import AnyArray
@@ -192,27 +192,33 @@ class ContextualEncoder(nnx.Module):
             which everything is masked.
         """
         batch, length = ids.shape
-        vectors = self._context(context, batch, dropped)
-        size, soft = vectors.shape[1], self.config.soft_tokens
+        check_length(length, self.backbone)
+        front = self._front(context, batch, dropped)
+        before = front.shape[-2]
+        size = before - self.config.soft_tokens
         text = text_positions(length, mask)
-        prompt = jnp.broadcast_to(self.soft_prompt(), (batch, soft, self.dim))
-        parts = (vectors, prompt, self._text(ids, text))
-        embeddings = jnp.concatenate(
-            [part.astype(self.backbone.dtype) for part in parts], axis=1
-        )
-        if self.config.token_type_readd:
-            row = self.backbone.token_type[0]  # type: ignore[attr-defined]
-            embeddings = (embeddings + row).astype(self.backbone.dtype)
         hidden = self.backbone.encode(
-            embeddings,
+            self._typed(self._text(ids, text)),
+            front=self._typed(front),
             positions=self._positions(size, text),
+            outputs=slice(before, None),
             **self._padding((batch, size), mask, lengths, context_mask, length),
         )
         real = token_mask((batch, length), mask, lengths)
         if self.config.pool_instruction_end_id is not None:
             real = after_instruction(ids, real, self.config.pool_instruction_end_id)
-        pooled = pool(hidden[:, size + soft :], real, self.config.pooling)
-        return self.output_projection(pooled)
+        return self.output_projection(pool(hidden, real, self.config.pooling))
+
+    def _typed(
+        self, embeddings: Float[Array, "*batch length hidden"]
+    ) -> Float[Array, "*batch length hidden"]:
+        """Embeddings in the backbone's dtype, with the token-type row where it goes."""
+        dtype = self.backbone.dtype
+        embeddings = embeddings.astype(dtype)
+        if not self.config.token_type_readd:
+            return embeddings
+        row = self.backbone.token_type[0]  # type: ignore[attr-defined]
+        return (embeddings + row).astype(dtype)
 
     def _text(
         self, ids: Int[AnyArray, "batch length"], positions: Int[AnyArray, "*b length"]
@@ -223,23 +229,36 @@ class ContextualEncoder(nnx.Module):
             self.backbone.before(embedded) if self.config.text_norm_twice else embedded
         )
 
-    def _context(
+    def _front(
         self,
         context: Float[AnyArray, "*batch context hidden"] | None,
         batch: int,
         dropped: Bool[AnyArray, "batch context"] | None,
-    ) -> Float[Array, "batch context hidden"]:
-        """Context vectors of each text, nulls in place of dropped or absent ones."""
+    ) -> Float[Array, "*batch front hidden"]:
+        """What stands before the text, for all texts if they share it, or for each."""
+        vectors = self._context(context, dropped)
+        shape = () if vectors.ndim == 2 else (batch,)
+        soft = self.config.soft_tokens
+        vectors = jnp.broadcast_to(vectors, (*shape, *vectors.shape[-2:]))
+        prompt = jnp.broadcast_to(self.soft_prompt(), (*shape, soft, self.dim))
+        return jnp.concatenate([vectors, prompt], axis=-2)
+
+    def _context(
+        self,
+        context: Float[AnyArray, "*batch context hidden"] | None,
+        dropped: Bool[AnyArray, "batch context"] | None,
+    ) -> Float[Array, "*batch context hidden"]:
+        """Context vectors, nulls in place of dropped or absent ones."""
         most = self.config.context_size
         if context is None or context.shape[-2] == 0:
-            return jnp.broadcast_to(self._null(), (batch, most, self.dim))
+            return jnp.broadcast_to(self._null(), (most, self.dim))
         size, dim = context.shape[-2:]
         if size > most or dim != self.dim:
             raise ValueError(
                 f"context of {size} vectors of size {dim}, but the model takes at most "
                 f"{most} of size {self.dim}: subsample it (`Embedder.context` does)"
             )
-        vectors = jnp.broadcast_to(jnp.asarray(context), (batch, size, dim))
+        vectors = jnp.asarray(context)
         if dropped is None:
             return vectors
         return jnp.where(jnp.asarray(dropped)[..., None], self._null(), vectors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, ClassVar, TypeVar
 
 import jax
@@ -13,6 +14,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from cdejax.models.attention import compact, fused_kernel
 from cdejax.models.layers import normal
+from cdejax.models.padding import ALL, Padding, Rows, joined, total_length
 from cdejax.typing import AnyArray
 
 E = TypeVar("E", bound="Encoder")
@@ -22,10 +24,11 @@ class Encoder(nnx.Module):
     """A transformer over token ids.
 
     Subclasses set `layers` and say what comes before and after them and what positions
-    mean. Each layer is called as `layer(x, mask=, lengths=, shared=)` with what
-    `shared` made of the positions. `dtype` is that of the activations and may be
-    assigned at any time, as may `remat` (recompute every layer's activations in the
-    backward pass: less memory, a third more work); parameters are float32.
+    mean. Each layer is called as `layer(x, padding=, shared=, outputs=)`, with what
+    `shared` made of the positions; the first may be handed `Rows` for `x`, and the last
+    is to return the states at `outputs` alone. `dtype` is that of the activations and
+    may be assigned at any time, as may `remat` (recompute every layer's activations in
+    the backward pass: less memory, a third more work); parameters are float32.
     """
 
     config: Any
@@ -98,8 +101,8 @@ class Encoder(nnx.Module):
         Positions (0 is the first of a text) count only for encoders that learned them.
 
         Raises:
-          ValueError: NumPy ids outside the vocabulary (traced ones give NaN), or more
-            tokens than learned positions.
+          ValueError: NumPy ids outside the vocabulary, or positions (0, 1, … if none
+            are given) that were not learned. Traced ones give NaN.
         """
         del positions
         return self._words(ids).astype(self.dtype)
@@ -110,31 +113,45 @@ class Encoder(nnx.Module):
         *,
         mask: Bool[AnyArray, "batch length"] | None = None,
         lengths: Int[AnyArray, "batch"] | None = None,
+        segments: Int[AnyArray, "batch length"] | None = None,
         positions: Int[AnyArray, "*batch length"] | None = None,
-    ) -> Float[Array, "batch length hidden"]:
+        front: Float[Array, "*batch front hidden"] | None = None,
+        outputs: slice = ALL,
+    ) -> Float[Array, "batch outputs hidden"]:
         """Embedding norm and layers over token (or any other) embeddings.
 
         Args:
           embeddings: as from `embed`; other vectors may stand among them.
           mask: which positions are real.
           lengths: instead, the lengths of right-padded rows.
+          segments: instead, ids of the texts that are packed in each row, which read
+            nothing of each other; 0 is padding.
           positions: where tokens stand, for encoders that rotate, bias or limit
-            attention by distance (default: 0, 1, …).
+            attention by distance (default: 0, 1, …); packed texts each start anew.
+          front: embeddings in front of each row's, which all else then counts as part
+            of the row. Those that all rows share are normed and projected once.
+          outputs: the positions whose states are returned, without a step. The last
+            layer computes no others, but for masks that a fused kernel has reordered.
+
+        Raises:
+          ValueError: more than one of mask, lengths and segments, or a step.
         """
-        if mask is not None and lengths is not None:
-            raise ValueError("give an encoder a mask or lengths, not both")
-        x = self.before(jnp.asarray(embeddings).astype(self.dtype))
-        where = np.arange(x.shape[1]) if positions is None else positions
-        keep = None if mask is None else jnp.asarray(mask).astype(bool)
-        count = None if lengths is None else jnp.asarray(lengths).astype(jnp.int32)
+        padding = _padding(mask, lengths, segments)
+        x = jnp.asarray(embeddings).astype(self.dtype)
+        if front is not None:
+            x = _behind(jnp.asarray(front).astype(self.dtype), x)
+        x = jax.tree.map(self.before, x)
+        where = np.arange(total_length(x)) if positions is None else positions
+        outputs = _whole(outputs, total_length(x))
         fused = self.fused and fused_kernel(self.dtype, self.head_dim)
-        if keep is None or not fused:
-            return self._run(x, keep, count, where)
-        order, inverse = compact(keep)
-        x = jnp.take_along_axis(x, order[..., None], axis=1)
+        if padding.mask is None or not fused:
+            return self._run(x, padding, where, outputs)
+        order, inverse = compact(padding.mask)
+        x = jnp.take_along_axis(joined(x), order[..., None], axis=1)
         where = jnp.take_along_axis(jnp.broadcast_to(where, order.shape), order, axis=1)
-        x = self._run(x, None, keep.sum(1, dtype=jnp.int32), where)
-        return jnp.take_along_axis(x, inverse[..., None], axis=1)
+        padding = Padding(lengths=padding.mask.sum(1, dtype=jnp.int32))
+        x = self._run(x, padding, where, ALL)
+        return jnp.take_along_axis(x, inverse[:, outputs, None], axis=1)
 
     def before(
         self, x: Float[Array, "batch length hidden"]
@@ -170,16 +187,48 @@ class Encoder(nnx.Module):
 
     def _run(
         self,
-        x: Float[Array, "batch length hidden"],
-        mask: Bool[Array, "batch length"] | None,
-        lengths: Int[Array, "batch"] | None,
+        x: Float[Array, "batch length hidden"] | Rows,
+        padding: Padding,
         positions: Int[AnyArray, "*batch length"],
-    ) -> Float[Array, "batch length hidden"]:
+        outputs: slice,
+    ) -> Float[Array, "batch outputs hidden"]:
         shared = self.shared(positions)
-        for layer in self.layers:
-            step = jax.checkpoint(layer) if self.remat else layer  # type: ignore[attr-defined]
-            x = step(x, mask=mask, lengths=lengths, shared=shared)
-        return self.after(x)
+        last = len(self.layers) - 1
+        for index, layer in enumerate(self.layers):
+            step = functools.partial(layer, outputs=outputs if index == last else ALL)
+            step = jax.checkpoint(step) if self.remat else step  # type: ignore[attr-defined]
+            x = step(x, padding=padding, shared=shared)
+        return self.after(joined(x))
+
+
+def _padding(
+    mask: Bool[AnyArray, "batch length"] | None,
+    lengths: Int[AnyArray, "batch"] | None,
+    segments: Int[AnyArray, "batch length"] | None,
+) -> Padding:
+    padding = Padding(
+        None if mask is None else jnp.asarray(mask).astype(bool),
+        None if lengths is None else jnp.asarray(lengths).astype(jnp.int32),
+        None if segments is None else jnp.asarray(segments).astype(jnp.int32),
+    )
+    padding.check()
+    return padding
+
+
+def _behind(
+    front: Float[Array, "*batch front hidden"], x: Float[Array, "batch length hidden"]
+) -> Float[Array, "batch total hidden"] | Rows:
+    if front.ndim == 2:
+        return Rows(front[None], x)
+    return jnp.concatenate([front, x], axis=1)
+
+
+def _whole(outputs: slice, length: int) -> slice:
+    """The same positions, as `ALL` if they are, and with both ends if not."""
+    start, stop, step = outputs.indices(length)
+    if step != 1:
+        raise ValueError(f"outputs {outputs}: only slices without a step are computed")
+    return ALL if stop - start == length else slice(start, stop)
 
 
 def check_length(length: int, encoder: Encoder) -> None:
@@ -190,6 +239,18 @@ def check_length(length: int, encoder: Encoder) -> None:
             f"rows of {length} tokens, but this {type(encoder).__name__} has {most} "
             "positions: lower max_length"
         )
+
+
+def check_positions(
+    ids: Int[AnyArray, "batch length"],
+    positions: Int[AnyArray, "*batch length"] | None,
+    encoder: Encoder,
+) -> None:
+    """The same for positions that are known: NumPy's, or without any 0, 1, …"""
+    if positions is None:
+        check_length(ids.shape[1], encoder)
+    elif isinstance(positions, np.ndarray) and positions.size:
+        check_length(int(positions.max()) + 1, encoder)
 
 
 def copy_encoder(encoder: E, layers: int | None = None) -> E:

@@ -50,10 +50,12 @@ class Linear(nnx.Module):
         init = bias_init or (lambda key, shape: jnp.zeros(shape))
         self.bias = nnx.Param(init(rngs.params(), (out,))) if bias else None
 
-    def __call__(self, x: Float[Array, "*rows in"]) -> Float[Array, "*rows out"]:
-        """Maps the last axis, in the dtype of `x`."""
-        y = x @ self.kernel[...].astype(x.dtype)
-        return y if self.bias is None else y + self.bias[...].astype(x.dtype)
+    def __call__(
+        self, x: Float[Array, "*rows in"], columns: slice = slice(None)
+    ) -> Float[Array, "*rows out"]:
+        """Maps the last axis, in the dtype of `x`; some columns of the result only."""
+        y = x @ self.kernel[...][:, columns].astype(x.dtype)
+        return y if self.bias is None else y + self.bias[...][columns].astype(x.dtype)
 
 
 class LayerNorm(nnx.Module):

@@ -66,6 +66,54 @@ def test_refuses_contradictory_arguments():
         attention(q, k, v, mask=mask, implementation="cudnn")
 
 
+def test_segments_are_read_one_by_one():
+    q, k, v = qkv()
+    segments = np.array([[1, 1, 2, 2, 2, 3, 0], [1, 1, 1, 1, 1, 1, 1], [0] * 7])
+    out = attention(q, k, v, segments=jnp.asarray(segments))
+    for row, column in np.argwhere(segments > 0):
+        own = np.broadcast_to(segments[row] == segments[row, column], (3, 7))
+        expected = reference(q, k, v, own)[row, column]
+        np.testing.assert_allclose(out[row, column], expected, atol=2e-6)
+    assert np.isfinite(out).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("rows", [slice(1), slice(2, 5), slice(4, None)], ids=str)
+def test_fewer_queries_read_what_they_do_among_all(rows, causal):
+    q, k, v = qkv()
+    lengths = jnp.array([7, 1, 4])
+    whole = attention(q, k, v, lengths=lengths, causal=causal)
+    call = {"lengths": lengths, "causal": causal, "queries": rows}
+    part = attention(q[:, rows], k, v, **call)
+    np.testing.assert_allclose(part, whole[:, rows], atol=1e-6)
+
+
+def test_queries_must_be_as_many_as_their_positions():
+    q, k, v = qkv()
+    with pytest.raises(ValueError, match="7 queries cannot stand at"):
+        attention(q, k, v, queries=slice(3))
+
+
+def test_cudnn_gives_way_where_it_must_and_says_why(monkeypatch, caplog):
+    monkeypatch.setattr(module, "fused_kernel", lambda *_: True)
+    module._log_choice.cache_clear()
+    q, k, v = qkv()
+    mask = jnp.ones((3, 7), bool)
+    calls = [
+        ({"mask": mask}, q, "compact a mask"),
+        ({"segments": mask.astype(int)}, q, "even lengths"),
+        ({"causal": True, "queries": slice(4, None)}, q[:, 4:], "first position"),
+        ({"queries": slice(1)}, q[:, :1], "one query"),
+    ]
+    with caplog.at_level(logging.INFO, "cdejax"):
+        for call, queries, _ in calls:
+            attention(queries, k, v, **call)
+    messages = [record.getMessage() for record in caplog.records]
+    for message, (_, _, reason) in zip(messages, calls, strict=True):
+        assert message.startswith("attention runs on xla (float32, head dimension 8")
+        assert reason in message
+
+
 def test_cudnn_is_chosen_for_narrow_types_and_fitting_heads_only(monkeypatch):
     assert not fused_kernel("bfloat16", 64)  # the tests run on CPU
     monkeypatch.setattr(module, "_has_cudnn", lambda: True)

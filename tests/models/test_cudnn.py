@@ -61,6 +61,92 @@ def test_equals_xla_with_gradients_and_stays_finite(head_dim):
         assert jnp.linalg.norm(got - want) < 0.02 * jnp.linalg.norm(want)
 
 
+def compare(tensors, real, **call):
+    """Outputs at real queries, and all gradients, of cuDNN and XLA."""
+
+    q, k, v, weight = tensors
+
+    def total(q, k, v, implementation):
+        out = attention(q, k, v, implementation=implementation, **call)
+        out_real = jnp.where(real[..., None, None], out, 0).astype(jnp.float32)
+        return (out_real * weight).sum(), (out_real, out)
+
+    run = jax.jit(jax.grad(total, argnums=(0, 1, 2), has_aux=True), static_argnums=3)
+    ours, (out, everywhere) = run(q, k, v, "cudnn")
+    theirs, (expected, _) = run(q, k, v, "xla")
+    assert jnp.isfinite(everywhere.astype(jnp.float32)).all()
+    assert jnp.abs(out - expected).max() < 0.03
+    for got, want in zip(ours, theirs, strict=True):
+        got, want = got.astype(jnp.float32), want.astype(jnp.float32)
+        assert jnp.isfinite(got).all()
+        assert jnp.linalg.norm(got - want) < 0.02 * jnp.linalg.norm(want)
+
+
+def draw(length, heads=4, groups=4, dim=64):
+    keys = jax.random.split(jax.random.key(1), 4)
+    shapes = [(4, length, h, dim) for h in (heads, groups, groups, heads)]
+    return [
+        jax.random.normal(key, shape, jnp.bfloat16)
+        for key, shape in zip(keys, shapes, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("groups", [4, 2])
+@pytest.mark.parametrize("causal", [False, True])
+def test_segments_equal_xla(causal, groups):
+    blocks = [[1, 2, 3, 0], [1, 1, 1, 2], [1, 0, 0, 0], [0, 0, 0, 0]]
+    segments = jnp.repeat(jnp.array(blocks), 32, axis=1)
+    call = {"segments": segments, "causal": causal}
+    compare(draw(128, groups=groups), segments > 0, **call)
+
+
+@pytest.mark.parametrize("rows", [slice(2), slice(57), slice(72, None)], ids=str)
+def test_fewer_queries_than_keys_equal_xla_by_length(rows):
+    q, k, v, weight = draw(128)
+    lengths = jnp.array([128, 73, 90, 0])
+    real = (jnp.arange(128) < lengths[:, None])[:, rows]
+    compare((q[:, rows], k, v, weight[:, rows]), real, lengths=lengths, queries=rows)
+
+
+def test_fewer_queries_than_keys_equal_xla_by_segments_and_without_padding():
+    rows = slice(72, None)
+    q, k, v, weight = draw(128)
+    segments = jnp.repeat(jnp.array([[1, 2, 3, 0]] * 4), 32, axis=1)
+    own = segments[:, rows] > 0
+    compare((q[:, rows], k, v, weight[:, rows]), own, segments=segments, queries=rows)
+    compare((q[:, rows], k, v, weight[:, rows]), jnp.ones_like(own), queries=rows)
+
+
+def test_causal_queries_from_the_first_on_equal_xla():
+    q, k, v, weight = draw(128)
+    lengths = jnp.array([128, 73, 10, 1])
+    real = (jnp.arange(128) < lengths[:, None])[:, :40]
+    call = {"lengths": lengths, "causal": True, "queries": slice(40)}
+    compare((q[:, :40], k, v, weight[:, :40]), real, **call)
+
+
+@pytest.mark.parametrize(
+    ("cls", "config"), [(Bert, BertConfig), (NomicBert, NomicBertConfig)]
+)
+def test_packed_texts_agree_with_texts_alone(cls, config):
+    encoder = cls(config(**SIZES), nnx.Rngs(0))
+    rng = np.random.default_rng(0)
+    lengths = [30, 7, 1, 20]
+    ids, segments, positions = (np.zeros((2, 64), np.int32) for _ in range(3))
+    ends = np.cumsum(lengths)
+    for number, (length, end) in enumerate(zip(lengths, ends, strict=True), 1):
+        where = slice(end - length, end)
+        ids[:, where] = rng.integers(1, 1000, (2, length))
+        segments[:, where], positions[:, where] = number, np.arange(length)
+    spans = zip(ends - lengths, ends, strict=True)
+    alone = [encoder(ids[:, start:end]) for start, end in spans]
+    encoder.dtype = jnp.dtype(jnp.bfloat16)
+    embeddings = encoder.embed(ids, positions)
+    got = encoder.encode(embeddings, segments=segments, positions=positions)
+    want = np.concatenate(alone, axis=1)
+    assert (unit(got[:, : ends[-1]]) * unit(want)).sum(-1).min() > 0.999
+
+
 @pytest.mark.parametrize(
     ("cls", "config"), [(Bert, BertConfig), (NomicBert, NomicBertConfig)]
 )

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Float, Int
 
 from cdejax.models.attention import SelfAttention
-from cdejax.models.encoder import Encoder, check_length
+from cdejax.models.encoder import Encoder, check_positions
 from cdejax.models.layers import LayerNorm, Linear, gelu, normal
+from cdejax.models.padding import ALL, Padding, Rows, joined
 from cdejax.typing import AnyArray
 
 
@@ -51,15 +52,15 @@ class BertLayer(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "batch length hidden"],
+        x: Float[Array, "batch length hidden"] | Rows,
         *,
-        mask: Bool[Array, "batch length"] | None,
-        lengths: Int[Array, "batch"] | None,
+        padding: Padding,
         shared: Float[Array, "*batch heads length length"] | None = None,
-    ) -> Float[Array, "batch length hidden"]:
+        outputs: slice = ALL,
+    ) -> Float[Array, "batch outputs hidden"]:
         """One layer's step; `shared` is a bias on scores, which MPNet has."""
-        read = self.attention(x, mask=mask, lengths=lengths, score_bias=shared)
-        x = self.attention_norm(x + read)
+        read = self.attention(x, padding, score_bias=shared, outputs=outputs)
+        x = self.attention_norm(joined(x)[:, outputs] + read)
         return self.mlp_norm(x + self.down(gelu(self.up(x))))
 
 
@@ -101,13 +102,12 @@ class Bert(Encoder):
         """Sum of word, token type 0 and position embeddings, before the norm.
 
         Raises:
-          ValueError: more tokens than learned positions, or NumPy ids outside the
-            vocabulary.
+          ValueError: NumPy positions (or none) that were not learned (traced ones give
+            NaN), or NumPy ids outside the vocabulary.
         """
-        length = jnp.shape(ids)[1]
-        check_length(length, self)
-        where = jnp.arange(length) if positions is None else jnp.asarray(positions)
-        position = jnp.take(self.position[...], where, axis=0)
+        check_positions(ids, positions, self)
+        where = jnp.arange(ids.shape[1]) if positions is None else positions
+        position = jnp.take(self.position[...], jnp.asarray(where), axis=0)
         tokens = self._words(ids) + self.token_type[0]
         return (tokens + position).astype(self.dtype)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from cdejax.models.encoder import Encoder, check_length
+from cdejax.models.encoder import Encoder, check_positions
 from cdejax.models.encoders.bert import BertLayer
 from cdejax.models.layers import LayerNorm, normal
 from cdejax.typing import AnyArray
@@ -70,13 +70,12 @@ class DistilBert(Encoder):
         """Sum of word and position embeddings, before the norm.
 
         Raises:
-          ValueError: more tokens than learned positions, or NumPy ids outside the
-            vocabulary.
+          ValueError: NumPy positions (or none) that were not learned (traced ones give
+            NaN), or NumPy ids outside the vocabulary.
         """
-        length = jnp.shape(ids)[1]
-        check_length(length, self)
-        where = jnp.arange(length) if positions is None else jnp.asarray(positions)
-        position = jnp.take(self.position[...], where, axis=0)
+        check_positions(ids, positions, self)
+        where = jnp.arange(ids.shape[1]) if positions is None else positions
+        position = jnp.take(self.position[...], jnp.asarray(where), axis=0)
         return (self._words(ids) + position).astype(self.dtype)
 
     def before(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -20,6 +21,7 @@ from cdejax.models.layers import (
     normal,
     rotary_table,
 )
+from cdejax.models.padding import ALL, Padding, Rows, joined
 from cdejax.typing import AnyArray
 
 
@@ -85,20 +87,22 @@ class ModernBertLayer(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "batch length hidden"],
+        x: Float[Array, "batch length hidden"] | Rows,
         *,
-        mask: Bool[Array, "batch length"] | None,
-        lengths: Int[Array, "batch"] | None,
+        padding: Padding,
         shared: Shared,
-    ) -> Float[Array, "batch length hidden"]:
+        outputs: slice = ALL,
+    ) -> Float[Array, "batch outputs hidden"]:
         """One layer's step."""
-        x = x + self.attention(
-            x if self.attention_norm is None else self.attention_norm(x),
-            mask=mask,
-            lengths=lengths,
+        norm = self.attention_norm
+        read = self.attention(
+            x if norm is None else jax.tree.map(norm, x),
+            padding,
             rotary=shared.nearby if self.local else shared.everywhere,
             visible=shared.window if self.local else None,
+            outputs=outputs,
         )
+        x = joined(x)[:, outputs] + read
         inner, gate = jnp.split(self.up(self.mlp_norm(x)), 2, axis=-1)
         return x + self.down(gelu(inner) * gate)
 

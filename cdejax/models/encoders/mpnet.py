@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
+from cdejax.models.encoder import check_positions
 from cdejax.models.encoders.distilbert import DistilBert
 from cdejax.models.encoders.roberta import position_rows
 from cdejax.models.layers import normal
@@ -73,9 +74,10 @@ class MPNet(DistilBert):
         Positions that are given are those of a text, from 0 on.
 
         Raises:
-          ValueError: more tokens than learned positions, or NumPy ids outside the
-            vocabulary.
+          ValueError: NumPy positions (or none) that were not learned (traced ones give
+            NaN), or NumPy ids outside the vocabulary.
         """
+        check_positions(ids, positions, self)
         return super().embed(
             ids, position_rows(ids, positions, self.config.pad_token_id)
         )

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Float, Int
 
 from cdejax.models.attention import SelfAttention
 from cdejax.models.encoder import Encoder
 from cdejax.models.layers import LayerNorm, Linear, Rotary, normal, rotary_table
+from cdejax.models.padding import ALL, Padding, Rows, joined
 from cdejax.typing import AnyArray
 
 
@@ -49,15 +50,15 @@ class NomicBertLayer(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "batch length hidden"],
+        x: Float[Array, "batch length hidden"] | Rows,
         *,
-        mask: Bool[Array, "batch length"] | None,
-        lengths: Int[Array, "batch"] | None,
+        padding: Padding,
         shared: Rotary,
-    ) -> Float[Array, "batch length hidden"]:
+        outputs: slice = ALL,
+    ) -> Float[Array, "batch outputs hidden"]:
         """One layer's step."""
-        read = self.attention(x, mask=mask, lengths=lengths, rotary=shared)
-        x = self.attention_norm(x + read)
+        read = self.attention(x, padding, rotary=shared, outputs=outputs)
+        x = self.attention_norm(joined(x)[:, outputs] + read)
         gated = self.up(x) * jax.nn.silu(self.gate(x))
         return self.mlp_norm(x + self.down(gated))
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Float, Int
 
-from cdejax.models.attention import attention
+from cdejax.models.attention import attention, project, rotary_at
 from cdejax.models.encoder import Encoder
 from cdejax.models.layers import (
     Linear,
@@ -19,6 +19,7 @@ from cdejax.models.layers import (
     rotary_table,
     rotate,
 )
+from cdejax.models.padding import ALL, Padding, Rows, joined
 from cdejax.typing import AnyArray
 
 
@@ -70,20 +71,27 @@ class Qwen3Attention(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "batch length hidden"],
+        x: Float[Array, "batch length hidden"] | Rows,
         *,
-        mask: Bool[Array, "batch length"] | None,
-        lengths: Int[Array, "batch"] | None,
+        padding: Padding,
         rotary: Rotary,
-    ) -> Float[Array, "batch length hidden"]:
-        """Attends over the real tokens of each row, or those up to the query."""
-        heads, groups = self.heads, self.groups
-        qkv = self.qkv(x).reshape(*x.shape[:2], heads + 2 * groups, -1)
-        q, k, v = jnp.split(qkv, (heads, heads + groups), axis=2)
-        q = rotate(self.q_norm(q), rotary)
-        k = rotate(self.k_norm(k), rotary)
-        read = attention(q, k, v, mask=mask, lengths=lengths, causal=self.causal)
-        return self.out(read.reshape(*x.shape[:2], -1))
+        outputs: slice = ALL,
+    ) -> Float[Array, "batch outputs hidden"]:
+        """What tokens at `outputs` read of their row's real ones, or up to them."""
+        q, kv = project(self.qkv, x, self.out.kernel.shape[0], outputs)
+        q = q.reshape(*q.shape[:2], self.heads, -1)
+        kv = kv.reshape(*kv.shape[:2], 2, self.groups, -1)
+        q = rotate(self.q_norm(q), rotary_at(rotary, outputs))
+        k = rotate(self.k_norm(kv[:, :, 0]), rotary)
+        read = attention(
+            q,
+            k,
+            kv[:, :, 1],
+            **padding._asdict(),
+            causal=self.causal,
+            queries=outputs,
+        )
+        return self.out(read.reshape(*read.shape[:2], -1))
 
 
 class Qwen3Layer(nnx.Module):
@@ -101,15 +109,16 @@ class Qwen3Layer(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "batch length hidden"],
+        x: Float[Array, "batch length hidden"] | Rows,
         *,
-        mask: Bool[Array, "batch length"] | None,
-        lengths: Int[Array, "batch"] | None,
+        padding: Padding,
         shared: Rotary,
-    ) -> Float[Array, "batch length hidden"]:
+        outputs: slice = ALL,
+    ) -> Float[Array, "batch outputs hidden"]:
         """One layer's step."""
-        normed = self.attention_norm(x)
-        x = x + self.attention(normed, mask=mask, lengths=lengths, rotary=shared)
+        normed = jax.tree.map(self.attention_norm, x)
+        read = self.attention(normed, padding=padding, rotary=shared, outputs=outputs)
+        x = joined(x)[:, outputs] + read
         normed = self.mlp_norm(x)
         return x + self.down(self.up(normed) * jax.nn.silu(self.gate(normed)))
 

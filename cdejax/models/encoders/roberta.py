@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from cdejax.models.encoder import check_positions
 from cdejax.models.encoders.bert import Bert, BertConfig
 from cdejax.typing import AnyArray
 
@@ -51,9 +52,10 @@ class Roberta(Bert):
         Positions that are given are those of a text, from 0 on.
 
         Raises:
-          ValueError: more tokens than learned positions, or NumPy ids outside the
-            vocabulary.
+          ValueError: NumPy positions (or none) that were not learned (traced ones give
+            NaN), or NumPy ids outside the vocabulary.
         """
+        check_positions(ids, positions, self)
         return super().embed(
             ids, position_rows(ids, positions, self.config.pad_token_id)
         )
@@ -67,19 +69,21 @@ def position_rows(
     """Rows of fairseq's position table: `pad + 1` for a text's first token, and so on.
 
     The token `pad` has row `pad` and is not counted, not even inside a text, where a
-    text that spells it out brings it.
+    text that spells it out brings it. Each of several texts in a row counts for itself.
 
     Args:
       ids: token ids.
-      positions: where tokens stand in their text, 0 in front of it and at its start;
-        without them, the row of ids is the text.
+      positions: where tokens stand in their text, 0 in front of it and at its start,
+        from where on they have no gaps; without them, the row of ids is the text.
       pad: the padding token.
     """
     is_pad = jnp.asarray(ids) == pad
+    index = jnp.arange(is_pad.shape[1])
     if positions is None:
-        where, skipped = jnp.arange(is_pad.shape[1]), is_pad
+        where, skipped = index, jnp.cumsum(is_pad, axis=1)
     else:
         where = jnp.asarray(positions)
-        skipped = is_pad & (where > 0)
-    rows = where - jnp.cumsum(skipped, axis=1) + pad + 1
-    return jnp.where(is_pad, pad, rows)
+        skipped = jnp.cumsum(is_pad & (where > 0), axis=1)
+        start = jnp.broadcast_to(jnp.maximum(index - where, 0), skipped.shape)
+        skipped = skipped - jnp.take_along_axis(skipped, start, axis=1)
+    return jnp.where(is_pad, pad, where - skipped + pad + 1)

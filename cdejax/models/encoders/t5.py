@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Float, Int
 
 from cdejax.models.attention import SelfAttention
 from cdejax.models.encoder import Encoder
 from cdejax.models.layers import Linear, RMSNorm, normal
+from cdejax.models.padding import ALL, Padding, Rows, joined
 from cdejax.models.relative import bucket_bias
 from cdejax.typing import AnyArray
 
@@ -78,15 +79,16 @@ class T5Layer(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "batch length hidden"],
+        x: Float[Array, "batch length hidden"] | Rows,
         *,
-        mask: Bool[Array, "batch length"] | None,
-        lengths: Int[Array, "batch"] | None,
+        padding: Padding,
         shared: Float[Array, "*batch heads length length"],
-    ) -> Float[Array, "batch length hidden"]:
+        outputs: slice = ALL,
+    ) -> Float[Array, "batch outputs hidden"]:
         """One layer's step; `shared` is the bias on scores."""
-        normed = self.attention_norm(x)
-        x = x + self.attention(normed, mask=mask, lengths=lengths, score_bias=shared)
+        normed = jax.tree.map(self.attention_norm, x)
+        read = self.attention(normed, padding, score_bias=shared, outputs=outputs)
+        x = joined(x)[:, outputs] + read
         normed = self.mlp_norm(x)
         if self.gate is None:
             return x + self.down(jax.nn.relu(self.up(normed)))

@@ -1,0 +1,76 @@
+"""Which tokens of a row are real and read each other, and what rows have in common."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+ALL = slice(None)
+"""All positions of a row."""
+
+
+class Padding(NamedTuple):
+    """Which tokens may be read: at most one of three forms; none of them means all."""
+
+    mask: Bool[Array, "batch length"] | None = None
+    """Which tokens are real."""
+    lengths: Int[Array, "batch"] | None = None
+    """How many real tokens stand at the front of each row."""
+    segments: Int[Array, "batch length"] | None = None
+    """Which text of its row each token belongs to, reading no other; 0 is padding."""
+
+    def check(self) -> None:
+        """ValueError if more than one form is given."""
+        given = [name for name, value in self._asdict().items() if value is not None]
+        if len(given) > 1:
+            raise ValueError(
+                f"give {given[0]} or {given[1]}, not both: one of mask, lengths and "
+                "segments says what is padding"
+            )
+
+
+class Rows(NamedTuple):
+    """Tokens of a batch whose rows start alike.
+
+    What is done token by token is done once for that part: `jax.tree.map(layer, rows)`.
+    """
+
+    front: Float[Array, "1 front dim"]
+    """What every row starts with."""
+    own: Float[Array, "batch length dim"]
+    """What follows in each."""
+
+
+def joined(x: Float[Array, "batch length dim"] | Rows) -> Float[Array, "batch total d"]:
+    """The tokens of each row; they are what is given, unless that is `Rows`."""
+    if not isinstance(x, Rows):
+        return x
+    front = jnp.broadcast_to(x.front, (x.own.shape[0], *x.front.shape[1:]))
+    return jnp.concatenate([front, x.own], axis=1)
+
+
+def total_length(x: Float[Array, "batch length dim"] | Rows) -> int:
+    """Tokens of each row."""
+    return sum(part.shape[1] for part in jax.tree.leaves(x))
+
+
+def length_mask(
+    lengths: Int[Array, "batch"], length: int
+) -> Bool[Array, "batch length"]:
+    """Mask of right-padded rows: True on the first `lengths` positions of each."""
+    return jnp.arange(length) < lengths[:, None]
+
+
+def compact(
+    mask: Bool[Array, "batch length"],
+) -> tuple[Int[Array, "batch length"], Int[Array, "batch length"]]:
+    """Order that brings each row's real tokens to its front, and its inverse.
+
+    With `order`, `jnp.take_along_axis` makes any padding right padding, whose lengths
+    are `mask.sum(1)`; with `inverse` it undoes that.
+    """
+    order = jnp.argsort(~mask, axis=1, stable=True)
+    return order, jnp.argsort(order, axis=1)

@@ -1,0 +1,63 @@
+"""Texts that share rows get the vectors that each gets alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cdejax.models import BiEncoder
+from cdejax.models.packed import pool_segments, segment_positions
+from cdejax.models.pooling import pool
+from tests.training.toy import OTHERS, VOCABULARY, make_model
+
+MODES = ["mean", "cls", "max", "last", "weightedmean", "mean_sqrt_len", "cls+mean"]
+ROWS = [[5, 1, 7], [12], [3, 3, 3, 2]]
+"""Lengths of the texts in each row of 16."""
+
+
+def packed(rows=ROWS, width=16, seed=0):
+    rng = np.random.default_rng(seed)
+    ids = np.zeros((len(rows), width), np.int32)
+    segments, texts = np.zeros_like(ids), []
+    for row, lengths in enumerate(rows):
+        end = 0
+        for slot, length in enumerate(lengths):
+            text = rng.integers(1, VOCABULARY, length)
+            place = slice(end, end + length)
+            ids[row, place], segments[row, place] = text, slot + 1
+            texts.append((row, slot, text))
+            end += length
+    return ids, segments, texts
+
+
+def test_positions_start_anew_in_every_text():
+    _, segments, _ = packed()
+    expected = [[*range(5), 0, *range(7)], [*range(12)], [0, 1, 2] * 3 + [0, 1]]
+    found = np.asarray(segment_positions(segments))
+    for row, positions in enumerate(expected):
+        np.testing.assert_array_equal(found[row, : len(positions)], positions)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pools_each_text_as_if_alone(mode):
+    _, segments, texts = packed()
+    hidden = jax.random.normal(jax.random.key(0), (3, 16, 6))
+    found = pool_segments(hidden, segments, 5, mode)
+    assert np.isfinite(found).all()
+    for row, slot, _ in texts:
+        mask = jnp.asarray(segments[row] == slot + 1)
+        alone = hidden[row][mask][None]
+        expected = pool(alone, jnp.ones(alone.shape[:2], bool), mode)[0]
+        np.testing.assert_allclose(found[row, slot], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["biencoder", *OTHERS])
+def test_embeds_each_text_as_if_alone(kind):
+    from flax import nnx
+
+    model = nnx.merge(*make_model(kind))
+    assert isinstance(model, BiEncoder)
+    ids, segments, texts = packed()
+    found = jax.jit(lambda: model.packed(ids, segments, 5))()
+    for row, slot, text in texts:
+        np.testing.assert_allclose(found[row, slot], model(text[None])[0], atol=2e-5)
