@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,31 +17,73 @@ ContextArrays = tuple[Float[Array, "places hidden"], Bool[Array, "places"] | Non
 """Vectors of a context, and which of them count (None: all)."""
 
 
-def batches(
-    lengths: Int[np.ndarray, "texts"], batch_size: int, max_length: int, least: int = 8
-) -> Iterator[tuple[Int[np.ndarray, "rows"], int, int]]:
-    """Cuts texts into batches: (row numbers, rows of the array, width).
+class Batch(NamedTuple):
+    """Texts that are encoded together."""
 
-    A text's width depends on its own length only: the next power of two, `max_length`
-    at most. The texts of a width fill batches of `batch_size`, a quarter of it, and so
-    on down to `least`; only the last is padded. The longest come first.
+    rows: Int[np.ndarray, "rows"]
+    """Which texts."""
+    size: int
+    """Rows of the array; those beyond the texts' are padding."""
+    width: int
+    """Tokens of a row."""
+
+
+def widths(max_length: int, fine: bool) -> Int[np.ndarray, "widths"]:
+    """The widths that rows are padded to: powers of two, `max_length` at most.
+
+    `fine` puts three more between one power of two and the next, in steps of 16 at
+    least: of the lengths in benchmarks/encode.py, 0.90 of the tokens are real in place
+    of 0.70, for 12 compilations up to 256 tokens in place of 5.
+    """
+    found, octave = [], LEAST_WIDTH
+    while octave < max_length:
+        step = max(LEAST_WIDTH, octave // 4) if fine else octave
+        found += range(octave, min(2 * octave, max_length), step)
+        octave *= 2
+    return np.array([*found, max_length])
+
+
+def batches(
+    lengths: Int[np.ndarray, "texts"],
+    batch_size: int,
+    widths: Int[np.ndarray, "widths"],
+    least: int,
+    devices: int = 1,
+) -> list[Batch]:
+    """Sorts texts by length and cuts them into batches of few shapes.
+
+    Texts go into the narrowest width that holds them and fill batches of `batch_size`
+    a device, a quarter of it, and so on down to `least`. What is left of a width goes
+    with the next wider one: only the last batch of all is padded with rows. The longest
+    come first.
+
+    Args:
+      lengths: tokens of every text.
+      batch_size: rows on a device.
+      widths: ascending; no text is longer than the last.
+      least: rows on a device in the smallest batch.
+      devices: batches are split over so many.
 
     Raises:
       ValueError: `batch_size` is below 1.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size {batch_size}: give 1 or more")
-    widths = LEAST_WIDTH << np.arange(max(max_length - 1, 1).bit_length())
-    bucket = np.searchsorted(widths, lengths)
-    for index in np.unique(bucket)[::-1]:
-        rows = np.flatnonzero(bucket == index)
-        rows = rows[np.argsort(lengths[rows], kind="stable")]
-        while len(rows):
-            size = batch_size
-            while size > len(rows) and size > least:
-                size = max(size // 4, least)
-            yield rows[:size], size, min(int(widths[index]), max_length)
-            rows = rows[size:]
+    sizes = [batch_size]
+    while sizes[-1] > least:
+        sizes.append(max(sizes[-1] // 4, least))
+    order = np.argsort(lengths, kind="stable")
+    ends = np.searchsorted(lengths[order], widths, side="right")
+    found, start = [], 0
+    for width, end in zip(widths.tolist(), ends.tolist(), strict=True):
+        for size in (size * devices for size in sizes):
+            while end - start >= size:
+                found.append(Batch(order[start : start + size], size, width))
+                start += size
+    if start < len(order):
+        width = int(widths[np.searchsorted(widths, lengths[order[-1]])])
+        found.append(Batch(order[start:], sizes[-1] * devices, width))
+    return found[::-1]
 
 
 def context_arrays(context: Context, most: int) -> ContextArrays:

@@ -6,7 +6,9 @@ import copy
 import functools
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +16,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import DTypeLike, Float, Int
 
-from cdejax.batching import ContextArrays, batches, context_arrays
+from cdejax.batching import context_arrays
 from cdejax.context import Context, Fill, Method
 from cdejax.data.ragged import Ragged
 from cdejax.data.tokenizer import Tokenizer, check_texts
+from cdejax.encoding import Block, Call, program
 from cdejax.folder import read_settings, transformer_folder
+from cdejax.mesh import local_mesh, same
 from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder
 from cdejax.models.presets import PresetName
 from cdejax.paths import resolve_folder
 from cdejax.progress import progress
 from cdejax.representatives import Choice
 from cdejax.similarity import Similarity, check_similarity, similarity, unit
+from cdejax.streaming import ahead, fetched, spans
 
 log = logging.getLogger(__name__)
+_TOKENIZER = threading.Lock()
+"""A tokenizer holds the length at which it cuts, so one call at a time."""
+BLOCK = 64
+"""Full batches sorted by length at once."""
 
 Kind = str
 """Name of a prompt: `query`, `document`, or another of the model's."""
@@ -37,9 +46,11 @@ Kind = str
 class Embedder:
     """A biencoder or contextual encoder with its tokenizer, prompts and length limit.
 
-    Texts are sorted into a few widths by their own length and into full batches of a
-    few sizes, so that little is padded and little is compiled, and so that a vector
-    does not depend on the order of the texts or on which others there are.
+    Texts are sorted by length into full batches of a few widths, so that little is
+    padded and little is compiled. Batches are split over all devices of the process,
+    which work on one while the host tokenises and pads the next. But for rounding, a
+    vector does not depend on the order of the texts, on which others there are, or on
+    the number of devices.
 
     Args:
       model: the model; only its structure and parameters are kept.
@@ -116,7 +127,8 @@ class Embedder:
         """
         other = copy.copy(self)
         other.params = params
-        other.__dict__.pop("hash", None)
+        for cached in ("hash", "_everywhere"):
+            other.__dict__.pop(cached, None)
         return other
 
     @property
@@ -149,7 +161,7 @@ class Embedder:
           kind: which prompt stands before them: `query`, `document` or any other name
             in `prompts`.
           context: a contextual model needs one, from `context` or `Context.load`.
-          batch_size: texts encoded at once.
+          batch_size: texts encoded at once on a device.
           normalize: to length 1, after truncation (default: for cosine; for other
             similarity functions vectors stay as the model gives them).
           show_progress: a bar with rate and remaining time.
@@ -159,18 +171,57 @@ class Embedder:
             that is missing, not wanted or another model's, or a vector that is not
             finite.
         """
+        check_texts(texts)
+        out = np.empty((len(texts), self.dim), np.float32)
+        with progress(f"encode {kind}", len(texts), show=show_progress) as advance:
+            done = 0
+            for block in self.encode_blocks(
+                texts, kind, context, batch_size, normalize, advance=advance
+            ):
+                out[done : done + len(block)] = block
+                done += len(block)
+        return out
+
+    def encode_blocks(
+        self,
+        texts: Sequence[str],
+        kind: Kind = "document",
+        context: Context | None = None,
+        batch_size: int = 128,
+        normalize: bool | None = None,
+        rows: range | None = None,
+        advance: Callable[[int], None] = lambda count: None,
+    ) -> Iterator[Float[np.ndarray, "block dim"]]:
+        """The vectors of `encode` in consecutive blocks, for more than memory holds.
+
+        Devices go on with later texts while a block is used.
+
+        Args:
+          texts: as for `encode`; they are read block by block.
+          kind: as for `encode`.
+          context: as for `encode`.
+          batch_size: as for `encode`.
+          normalize: as for `encode`.
+          rows: consecutive rows of `texts` to encode (default: all).
+          advance: called with the number of vectors that have become ready.
+
+        Raises:
+          ValueError: as `encode`.
+        """
         stage, read = "alone", None
         if (checked := self.check_context(context)) is not None:
             stage, read = "second", context_arrays(checked, self.context_size or 0)
-        out = self._embed(
-            texts, kind, stage, self.max_length, read, batch_size, show_progress
-        )
-        if self.normalized:
-            out = unit(out)
-        out = np.ascontiguousarray(out[:, : self.truncate_dim])
         if normalize is None:
             normalize = self.similarity_fn_name == "cosine"
-        return unit(out) if normalize else out
+
+        def finish(vectors: np.ndarray) -> np.ndarray:
+            vectors = unit(vectors) if self.normalized else vectors
+            vectors = vectors[:, : self.truncate_dim]
+            return unit(vectors) if normalize else vectors
+
+        job = _Job(kind, stage, self.max_length, batch_size, read, finish, self.dim)
+        rows = range(len(texts)) if rows is None else rows
+        yield from self._blocks(job, texts, rows, advance)
 
     def similarity(
         self,
@@ -202,7 +253,7 @@ class Embedder:
           size: texts to choose, each once (default: C, the model's size); with fewer
             texts than that, all are taken. 0 gives the null context.
           seed: of everything drawn.
-          batch_size: texts encoded at once.
+          batch_size: texts encoded at once on a device.
           show_progress: a bar with rate and remaining time.
           method: `random`; or, by their first-stage vectors, `kmeans++` (texts far
             apart) or `medoids` (the middle of each of `size` clusters).
@@ -219,15 +270,12 @@ class Embedder:
             raise ValueError(self._takes_none)
         choice = Choice(self.context_size, size, seed, method, candidates, fill)
         rows = choice.candidates_of(texts)
-        vectors = self._embed(
-            [texts[int(row)] for row in rows],
-            "document",
-            "first",
-            self.context_length,
-            None,
-            batch_size,
-            show_progress,
-        )
+        chosen = [texts[int(row)] for row in rows]
+        limits = self.context_length, batch_size
+        job = _Job("document", "first", *limits, None, lambda x: x, self._size)
+        with progress("encode context", len(rows), show=show_progress) as advance:
+            blocks = self._blocks(job, chosen, range(len(rows)), advance)
+            vectors = np.concatenate([np.zeros((0, self._size), np.float32), *blocks])
         return choice.context(texts, rows, vectors, self.hash)
 
     def check_context(self, context: Context | None) -> Context | None:
@@ -272,42 +320,64 @@ class Embedder:
             "out, or load the export that it was baked from"
         )
 
-    def _embed(
+    @functools.cached_property
+    def _everywhere(self) -> Any:
+        """The parameters on every device of the process."""
+        local = jax.tree.map(
+            # what training spreads over several processes, each of them holds whole
+            lambda x: x if x.is_fully_addressable else x.addressable_data(0),
+            self.params,
+        )
+        return jax.device_put(local, same(local_mesh()))
+
+    def _blocks(
         self,
+        job: _Job,
         texts: Sequence[str],
-        kind: str,
-        stage: str,
-        max_length: int,
-        context: ContextArrays | None,
-        batch_size: int,
-        show: bool,
-    ) -> Float[np.ndarray, "texts dim"]:
-        """Tokenises, encodes batch by batch, and puts the rows back in order."""
-        tokens = self._tokenize(texts, kind, max_length)
-        out = np.zeros((len(tokens), self._size), np.float32)
-        skip = self._skip(kind, max_length)
-        pending: tuple[Int[np.ndarray, "rows"], Array] | None = None
-        # an accelerator computes padding sooner than it compiles another shape
-        least = 8 if jax.default_backend() == "cpu" else batch_size
-        plan = batches(tokens.lengths, batch_size, max_length, least)
-        with progress(f"encode {kind}", len(tokens), show=show) as advance:
-            for rows, size, width in plan:
-                ids = np.full((size, width), self.tokenizer.pad_id, np.int32)
-                lengths = np.ones(size, np.int32)
-                ids[: len(rows)] = tokens.padded(rows, width, self.tokenizer.pad_id)
-                lengths[: len(rows)] = tokens.lengths[rows]
-                new = _run(self._graph, stage, self.params, ids, lengths, context, skip)
-                _store(out, pending)  # the device works on `new` meanwhile
-                pending = rows, new
-                advance(len(rows))
-            _store(out, pending)
-        if not np.isfinite(out).all():
-            bad = int((~np.isfinite(out)).any(1).argmax())
+        rows: range,
+        advance: Callable[[int], None],
+    ) -> Iterator[Float[np.ndarray, "block dim"]]:
+        """Tokenises a block ahead, encodes batch by batch, restores the order."""
+        mesh = local_mesh()
+        most = BLOCK * job.batch_size * mesh.size
+        cuts = 0
+
+        def tokenize(span: range) -> Block:
+            nonlocal cuts
+            own = rows[span.start : span.stop]
+            tokens, cut = self._tokenize([texts[i] for i in own], job)
+            cuts += cut
+            out = np.empty((len(tokens), job.size), np.float32)
+            return Block(own.start, tokens, out, len(tokens))
+
+        if job.kind not in self.prompts:
+            known = sorted(self.prompts)
+            raise ValueError(f"kind {job.kind!r}: choose one of {known}")
+        skip = self._skip(job.kind, job.max_length)
+        fixed = self._everywhere, *jax.device_put((job.context, skip), same(mesh))
+        limits = job.batch_size, job.max_length, self.tokenizer.pad_id, len(rows)
+        call = Call(program(self._graph, job.stage, mesh), fixed, *limits)
+        blocks = ahead(tokenize, spans(len(rows), most))
+        for (block, batch), vectors in fetched(call.started(blocks)):
+            vectors = vectors[: len(batch.rows)]
+            self._check_finite(vectors, batch.rows + block.first)
+            block.out[batch.rows] = job.finish(vectors)
+            advance(len(batch.rows))
+            block.left -= len(batch.rows)
+            if not block.left:
+                yield block.out
+        if cuts:
+            log.info("%d of %d texts cut at %d tokens", cuts, len(rows), job.max_length)
+
+    def _check_finite(
+        self, vectors: Float[np.ndarray, "rows dim"], rows: Int[np.ndarray, "rows"]
+    ) -> None:
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all():
             raise ValueError(
-                f"texts[{bad}]: {self.name} gives a vector that is not finite "
-                f"(activations {self.dtype}); check its weights"
+                f"texts[{rows[finite.argmin()]}]: {self.name} gives a vector that is "
+                f"not finite (activations {self.dtype}); check its weights"
             )
-        return out
 
     def _skip(self, kind: str, max_length: int) -> Int[np.ndarray, ""] | None:
         """Tokens of the prompt that are not pooled, as sentence-transformers counts.
@@ -316,18 +386,32 @@ class Embedder:
         """
         if self._pools_prompts or not self.prompts[kind]:
             return None
-        (row,), _ = self.tokenizer.encode([self.prompts[kind]], max_length)
+        with _TOKENIZER:
+            (row,), _ = self.tokenizer.encode([self.prompts[kind]], max_length)
         return np.array(len(row) - (int(row[-1]) in self.tokenizer.special_ids))
 
-    def _tokenize(self, texts: Sequence[str], kind: str, max_length: int) -> Ragged:
-        if kind not in self.prompts:
-            raise ValueError(f"kind {kind!r}: choose one of {sorted(self.prompts)}")
-        check_texts(texts)
-        prompt = self.prompts[kind]
-        rows, cut = self.tokenizer.encode([prompt + text for text in texts], max_length)
-        if cut.any():
-            log.info("%d of %d texts cut at %d tokens", cut.sum(), len(cut), max_length)
-        return Ragged.from_rows(rows)
+    def _tokenize(self, texts: Sequence[str], job: _Job) -> tuple[Ragged, int]:
+        """Token rows, and how many were cut."""
+        prompt = self.prompts[job.kind]
+        whole = [prompt + text for text in texts] if prompt else texts
+        with _TOKENIZER:
+            rows, cut = self.tokenizer.encode(whole, job.max_length)
+        return Ragged.from_rows(rows), int(cut.sum())
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is done with every text."""
+
+    kind: Kind
+    stage: str
+    max_length: int
+    batch_size: int
+    context: Any
+    finish: Callable[[np.ndarray], np.ndarray]
+    """From the model's vectors to those that are asked for."""
+    size: int
+    """Of a vector that is asked for."""
 
 
 def load(
@@ -363,34 +447,3 @@ def load(
     return Embedder(
         model, Tokenizer.load(place), name=str(folder), baked=baked, **settings
     )
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _run(
-    graph: Any,
-    stage: str,
-    params: Any,
-    ids: Int[Array, "batch length"],
-    lengths: Int[Array, "batch"],
-    context: ContextArrays | None,
-    skip: Int[Array, ""] | None,
-) -> Float[Array, "batch dim"]:
-    """One batch through one stage; compiled once per structure and shape."""
-    model = nnx.merge(graph, params)
-    if stage == "first":
-        return model.first_stage(ids, lengths=lengths)
-    if context is not None:
-        vectors, mask = context
-        return model.second_stage(ids, None, vectors, mask, lengths=lengths)
-    if skip is not None:
-        return model(ids, lengths=lengths, skip=skip)
-    return model(ids, lengths=lengths)
-
-
-def _store(
-    out: Float[np.ndarray, "texts dim"],
-    pending: tuple[Int[np.ndarray, "rows"], Array] | None,
-) -> None:
-    if pending is not None:
-        rows, vectors = pending
-        out[rows] = np.asarray(vectors)[: len(rows)]

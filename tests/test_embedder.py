@@ -5,7 +5,6 @@ import functools
 import subprocess
 import sys
 import time
-from typing import Any
 
 import jax
 import numpy as np
@@ -14,12 +13,15 @@ from flax import nnx
 
 import cdejax
 from cdejax import embedder as module
+from cdejax import encoding
+from cdejax.batching import batches, widths
 from cdejax.context import Context, sample
 from cdejax.data.tokenizer import Tokenizer
-from cdejax.embedder import Embedder, batches
+from cdejax.embedder import Embedder
+from cdejax.encoding import program
+from cdejax.mesh import local_mesh, split
 from cdejax.models import Bert, BertConfig, BiEncoder, ContextualEncoder
 
-RUN: Any = module._run
 TEXTS = [
     "a short text",
     "",
@@ -71,6 +73,13 @@ def tokens(tokenizer, texts):
     return ids, np.arange(100) < np.array([len(row) for row in rows])[:, None]
 
 
+def compilations(embedder):
+    """Shapes that a model has been compiled for."""
+    stages = ("alone",) if embedder.context_size is None else ("first", "second")
+    found = (program(embedder._graph, s, local_mesh()) for s in stages)
+    return sum(p.run._cache_size() for p in found)
+
+
 def apply(function, arrays):
     return np.asarray(jax.jit(lambda *args: function(*args))(*arrays))
 
@@ -119,31 +128,144 @@ def test_no_texts(biencoder):
     assert biencoder.encode([]).shape == (0, 32)
 
 
-def test_batches_cover_every_row_once_in_few_shapes():
-    lengths = np.random.default_rng(0).integers(2, 257, 1000)
-    seen, shapes = [], set()
-    for rows, size, width in batches(lengths, 64, 256):
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("least", [2, 64])
+@pytest.mark.parametrize("fine", [False, True])
+def test_batches_cover_every_row_once_in_few_shapes(devices, least, fine):
+    lengths = np.random.default_rng(0).integers(2, 257, 5003)
+    seen, wide = [], widths(256, fine)
+    found = batches(lengths, 64, wide, least, devices)
+    for rows, size, width in found:
         assert len(rows) <= size
         assert lengths[rows].max() <= width
-        assert width == 16 or width < 2 * lengths[rows].min()
         seen += rows.tolist()
-        shapes.add((size, width))
-    assert sorted(seen) == list(range(1000))
-    assert {width for _, width in shapes} == {16, 32, 64, 128, 256}
-    assert {size for size, _ in shapes} <= {64, 16, 8}
-    whole = {size for _, size, _ in batches(lengths, 64, 256, 64)}
-    assert whole == {64}
+    assert sorted(seen) == list(range(5003))
+    padded = [batch for batch in found if len(batch.rows) < batch.size]
+    assert len(padded) == 1
+    assert padded[0].size == least * devices
+    sizes = {64} if least == 64 else {64, 16, 4, 2}
+    assert {size for _, size, _ in found} <= {size * devices for size in sizes}
+    assert [width for *_, width in found] == sorted(b.width for b in found)[::-1]
+
+
+def test_few_texts_of_many_lengths_share_one_batch_on_an_accelerator():
+    lengths = np.array([3, 200, 17, 90, 41])
+    ((rows, size, width),) = batches(lengths, 64, widths(512, False), 64)
+    assert sorted(rows) == [0, 1, 2, 3, 4]
+    assert (size, width) == (64, 256)
+
+
+def test_widths_are_bounded_and_the_coarse_ones_are_among_the_fine():
+    assert widths(256, False).tolist() == [16, 32, 64, 128, 256]
+    assert widths(100, False).tolist() == [16, 32, 64, 100]
+    assert widths(8, True).tolist() == [8]
+    fine = widths(512, True)
+    assert fine[:9].tolist() == [16, 32, 48, 64, 80, 96, 112, 128, 160]
+    assert len(fine) == 16
+    assert set(widths(512, False)) <= set(fine)
+
+
+def one_device():
+    return jax.make_mesh((1,), ("data",), devices=jax.local_devices()[:1])
+
+
+def test_eight_devices_give_the_vectors_of_one(tokenizer, monkeypatch):
+    assert len(jax.local_devices()) == 8
+    texts = [*TEXTS, *(f"{text} again" for text in TEXTS)]
+
+    def vectors():
+        plain = Embedder(BiEncoder(tiny()), tokenizer, max_length=100)
+        stages = Embedder(contextual_model(), tokenizer, max_length=100)
+        context = stages.context(texts, size=5, batch_size=2)
+        second = stages.encode(texts, context=context, batch_size=2)
+        first = plain.encode(texts, normalize=False, batch_size=2)
+        spread = {len(x.devices()) for x in jax.tree.leaves(plain._everywhere)}
+        return context.vectors, second, first, spread
+
+    *eight, spread = vectors()
+    assert spread == {8}
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "local_mesh", one_device)
+        *one, spread = vectors()
+    assert spread == {1}
+    for found, expected in zip(eight, one, strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+def test_every_device_encodes_its_own_rows(biencoder):
+    run = program(biencoder._graph, "alone", local_mesh()).run
+    arrays = np.ones((16, 32), np.int32), np.ones(16, np.int32)
+    ids, lengths = jax.device_put(arrays, split(local_mesh()))
+    lowered = run.lower(biencoder._everywhere, None, None, ids, lengths)
+    text = lowered.compile().as_text()
+    assert "all-gather" not in text
+    assert "all-reduce" not in text
+    assert "f32[2,32,32]" in text  # two of the sixteen rows
+    assert "f32[16,32,32]" not in text
+
+
+def test_blocks_are_consecutive_and_the_same_as_one_call(biencoder, monkeypatch):
+    texts = [f"{text} {i}" for i in range(4) for text in TEXTS]
+    whole = biencoder.encode(texts)
+    monkeypatch.setattr(module, "BLOCK", 2)
+    ready = []
+    blocks = list(biencoder.encode_blocks(texts, batch_size=1, advance=ready.append))
+    assert [len(block) for block in blocks] == [2, 4, 8, 16, 16, 16, 6]
+    assert sum(ready) == len(texts)
+    np.testing.assert_allclose(np.concatenate(blocks), whole, atol=1e-6)
+    part = biencoder.encode_blocks(texts, batch_size=1, rows=range(30, 50))
+    np.testing.assert_allclose(np.concatenate(list(part)), whole[30:50], atol=1e-6)
+    assert list(biencoder.encode_blocks(texts, rows=range(7, 7))) == []
+
+
+def test_compilations_do_not_grow_with_the_texts(tokenizer, monkeypatch):
+    monkeypatch.setattr(encoding, "FINE", 100)
+    monkeypatch.setattr(module, "BLOCK", 4)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # one size of batch
+    embedder = Embedder(BiEncoder(tiny(3, type_vocab_size=1)), tokenizer, max_length=64)
+    rng = np.random.default_rng(0)
+    texts = ["word " * rng.integers(0, 70) for _ in range(600)]
+    embedder.encode(texts, batch_size=2)
+    assert 1 < compilations(embedder) <= 4  # 16, 32, 48, 64
+    count = compilations(embedder)
+    embedder.encode(texts + texts, batch_size=2)
+    assert compilations(embedder) == count
+
+
+def test_several_new_shapes_are_compiled_before_they_are_used(tokenizer):
+    embedder = Embedder(BiEncoder(tiny(4, layer_norm_eps=1e-7)), tokenizer)
+    found = program(embedder._graph, "alone", local_mesh())
+    fixed = embedder._everywhere, None, None
+    found.compile(fixed, {(8, 16), (8, 32), (16, 16)})
+    assert compilations(embedder) == 3
+    found.compile(fixed, {(8, 16), (8, 64)})
+    assert compilations(embedder) == 3  # one alone can wait
+    ids, lengths = np.full((16, 16), 7, np.int32), np.arange(1, 17, dtype=np.int32)
+    vectors = found.start(fixed, ids, lengths)
+    np.testing.assert_allclose(vectors, embedder.model(ids, lengths=lengths), atol=2e-6)
+    assert compilations(embedder) == 3
+
+
+def test_a_vector_that_is_not_finite_is_named_by_its_own_row(biencoder, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 1)
+    texts = ["fine"] * 40 + ["bad"]
+    bad = int(biencoder.tokenizer.encode(["bad"])[0][0][1])
+    params = jax.tree.map(lambda x: x, biencoder.params)
+    word = params["encoder"]["word"]
+    word.set_value(word.get_value().at[bad].set(np.nan))
+    with pytest.raises(ValueError, match=r"texts\[40\].*not finite"):
+        biencoder.with_params(params).encode(texts, "query", batch_size=1)
 
 
 def test_other_parameters_and_fresh_embedders_compile_nothing(tokenizer):
     embedder = Embedder(BiEncoder(tiny(1)), tokenizer, max_length=64)
     first = embedder.encode(TEXTS)
-    count = RUN._cache_size()
+    count = compilations(embedder)
     other = nnx.split(BiEncoder(tiny(2)))[1]
     second = embedder.with_params(other).encode(TEXTS)
     fresh = Embedder(BiEncoder(tiny(2)), tokenizer, max_length=64)
-    np.testing.assert_array_equal(fresh.encode(TEXTS[::-1])[::-1], second)
-    assert RUN._cache_size() == count
+    np.testing.assert_array_equal(fresh.encode(TEXTS), second)
+    assert compilations(fresh) == count
     assert abs(first - second).max() > 0.01
     assert embedder.hash != embedder.with_params(other).hash == fresh.hash
     np.testing.assert_array_equal(embedder.encode(TEXTS), first)
@@ -183,10 +305,10 @@ def test_small_contexts_of_any_size_share_a_compilation(tokenizer):
     embedder = Embedder(contextual_model(size=24), tokenizer, max_length=100)
     first, *others = (embedder.context(TEXTS, size=size) for size in (3, 1, 5, 12))
     embedder.encode(TEXTS, context=first)
-    count = RUN._cache_size()
+    count = compilations(embedder)
     for context in others:
         embedder.encode(TEXTS, context=context)
-    assert RUN._cache_size() == count
+    assert compilations(embedder) == count
 
 
 def test_contexts_make_a_difference(contextual):

@@ -10,6 +10,7 @@ clusters are dropped and the rest renumbered, and both numbers are reported.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,11 @@ from cdejax.clustering.files import check_origin
 from cdejax.clustering.vectors import Vectors, unit_rows
 from cdejax.config import ClustersConfig, Config
 from cdejax.progress import progress
+from cdejax.streaming import ahead
 
 BLOCK = 65536
 """Points assigned at once."""
+_CODE = tuple(f"clustering/{name}kmeans.py" for name in ("", "faiss_", "jax_"))
 SVD_FIT_ROWS = 100_000
 """Query vectors that the optional SVD is fitted on at most."""
 
@@ -90,9 +93,7 @@ def clusters_stage(
             np.save(folder / f"{name}.npy", getattr(clusters, name))
         return counts
 
-    return artifacts.run_stage(
-        root, "clusters", spec, build, code=("clustering/kmeans.py",)
-    )
+    return artifacts.run_stage(root, "clusters", spec, build, code=_CODE)
 
 
 def cluster_pairs(
@@ -126,23 +127,32 @@ def cluster_pairs(
     project = _fit_svd(queries, pairs[:, 0], settings.svd_dim, seed)
     cluster = np.zeros(len(pairs), np.int32)
     centroids, owners, counts, first = [], [], {}, 0
-    with progress("cluster pairs", len(pairs)) as advance:
+    rounds = settings.niter * settings.nredo
+    with progress("k-means, pairs x iterations", len(pairs) * rounds) as advance:
         for number in np.unique(domain):
             rows, name = np.flatnonzero(domain == number), names[int(number)]
             points = Points(queries, documents, pairs[rows], settings.vectors, project)
-            ids, counted = cluster_points(points, name, settings, seed)
+            left = rounds
+
+            def iteration(count: int = len(rows)) -> None:
+                nonlocal left
+                left -= 1
+                advance(count)
+
+            ids, counted = cluster_points(points, name, settings, seed, iteration)
             cluster[rows] = first + ids
             centroids.append(cluster_means(documents, pairs[rows, 1], ids))
             counts[name] = counted
             owners.append(np.full(counted["clusters"], number, np.int32))
             first += counted["clusters"]
-            advance(len(rows))
+            advance(left * len(rows))
     result = Clusters(cluster, np.concatenate(centroids), np.concatenate(owners))
     totals = {
         key: sum(c[key] for c in counts.values())
         for key in ("rows", "k_asked", "clusters", "training_points")
     }
-    return result, {**totals, "domains": counts}
+    backend = backend_of(settings).NAME
+    return result, {"backend": backend, **totals, "domains": counts}
 
 
 @dataclass(frozen=True)
@@ -184,9 +194,16 @@ class Points:
 
 
 def cluster_points(
-    points: Points, name: str, settings: ClustersConfig, seed: int
+    points: Points,
+    name: str,
+    settings: ClustersConfig,
+    seed: int,
+    advance: Callable[[], None] = lambda: None,
 ) -> tuple[Int[np.ndarray, "pairs"], dict[str, Any]]:
-    """Clusters the pairs of one domain: ids 0, 1, … without gaps, and counts."""
+    """Clusters the pairs of one domain: ids 0, 1, … without gaps, and counts.
+
+    `advance` is called after every iteration, where the backend tells.
+    """
     k = settings.k or -(-len(points) // settings.cluster_size)
     keys = points.keys()
     distinct = np.unique(keys, axis=0, return_index=True)[1]
@@ -200,7 +217,9 @@ def cluster_points(
     if k == 1:
         ids = np.zeros(len(points), np.int64)
     else:
-        ids = assign(points, spherical_kmeans(training, k, settings, seed))
+        backend = backend_of(settings)
+        centroids = backend.train(training, k, settings, seed, advance)
+        ids = assign(points, backend.nearest(centroids))
     kept, ids, sizes = np.unique(ids, return_inverse=True, return_counts=True)
     return ids.astype(np.int32), {
         "rows": len(points),
@@ -239,46 +258,25 @@ def _training_points(
     return np.concatenate([straight, turned])
 
 
-def spherical_kmeans(
-    points: Float[np.ndarray, "points dim"], k: int, settings: ClustersConfig, seed: int
-) -> Float[np.ndarray, "k dim"]:
-    """Unit centroids of FAISS spherical k-means on all of `points`.
+def backend_of(settings: ClustersConfig) -> Any:
+    """The module that computes k-means: `faiss_kmeans` or `jax_kmeans`."""
+    name = settings.backend
+    if name == "auto":
+        import jax
 
-    The best of `nredo` restarts of `niter` iterations by total inner product; equal
-    input and seed give equal centroids on one machine. A restart ends early once an
-    iteration leaves the objective as it is.
-    """
-    import faiss
-
-    kmeans = faiss.Kmeans(
-        points.shape[1],
-        k,
-        niter=settings.niter,
-        nredo=settings.nredo,
-        seed=seed,
-        spherical=True,
-        # The caller has drawn its sample: FAISS neither samples nor warns.
-        max_points_per_centroid=-(-len(points) // k),
-        min_points_per_centroid=1,
-    )
-    kmeans.train(np.ascontiguousarray(points, np.float32))
-    return np.asarray(kmeans.centroids)
+        name = "faiss" if jax.default_backend() == "cpu" else "jax"
+    return importlib.import_module(f"cdejax.clustering.{name}_kmeans")
 
 
 def assign(
-    points: Points, centroids: Float[np.ndarray, "k point"]
+    points: Points,
+    nearest: Callable[[Float[np.ndarray, "rows point"]], Int[np.ndarray, "rows"]],
 ) -> Int[np.ndarray, "pairs"]:
-    """The centroid of largest inner product for every pair, block by block."""
-    import faiss
-
-    index = faiss.IndexFlatIP(centroids.shape[1])
-    index.add(np.ascontiguousarray(centroids))  # type: ignore[call-arg]
+    """The centroid of every pair, block by block."""
     rows = np.arange(len(points))
-    blocks = [
-        index.search(points(rows[i : i + BLOCK]), 1)[1][:, 0]  # type: ignore[call-arg]
-        for i in range(0, len(rows), BLOCK)
-    ]
-    return np.concatenate(blocks)
+    blocks = (rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK))
+    # points are made on the host, so a backend on devices need not wait for them
+    return np.concatenate([nearest(block) for block in ahead(points, blocks)])
 
 
 def cluster_means(

@@ -6,9 +6,11 @@ truncated SVD (no model needed), from an encoder, or from the user's own `.npy` 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,15 +21,27 @@ from jaxtyping import Float, Int
 from cdejax import artifacts
 from cdejax.clustering.files import check_file, check_vectors
 from cdejax.config import Config, VectorsConfig
+from cdejax.distributed import (
+    barrier,
+    from_main,
+    in_step,
+    is_main,
+    process,
+    processes,
+)
 from cdejax.paths import resolve_folder
 from cdejax.progress import progress
+from cdejax.streaming import behind
 
 if TYPE_CHECKING:
     from cdejax.data.pairs import Pairs
 
 _DONE = ".done"
+_PATIENCE = 7 * 24 * 3600
+"""Seconds that a process waits for the shares of others, while they live."""
 SIDES = ("queries", "documents")
-Vectorise = Callable[[Sequence[str]], Float[np.ndarray, "texts dim"]]
+Vectorise = Callable[[range], Iterator[Float[np.ndarray, "block dim"]]]
+"""The vectors of consecutive rows, block by block."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +62,9 @@ class Vectors:
 def vectors_stage(config: Config, root: str | Path, pairs_folder: str | Path) -> Path:
     """Writes the surrogate vectors of a pairs artefact, or finds them written.
 
+    Where several processes call this at the same time, each encodes its share of the
+    texts with an encoder. All else is left to process 0, which calls this first.
+
     Returns the folder with `queries.npy` and `documents.npy` (float32, unit rows). An
     encoder's vectors are written in blocks: killed and started again, it goes on.
 
@@ -66,19 +83,33 @@ def vectors_stage(config: Config, root: str | Path, pairs_folder: str | Path) ->
     }
     code = tuple(f"clustering/{m}.py" for m in ("vectors", "tfidf", "files"))
     if settings.method == "encoder":
-        code += ("embedder.py", "models")
+        code += ("embedder.py", "encoding.py", "batching.py", "models")
+
+    encoder = settings.method == "encoder"
+    shared = encoder and in_step()
+    begun = False
 
     def build(folder: Path) -> dict[str, Any]:
+        nonlocal begun
+        begun = True
         pairs = Pairs.open(pairs_folder)
-        counts = _BUILDERS[settings.method](config, pairs, spec["pairs"], folder)
+        if shared:
+            _embed_together(settings, pairs_folder, folder)
+            counts = _dim(folder)
+        else:
+            counts = _BUILDERS[settings.method](config, pairs, spec["pairs"], folder)
         for marker in folder.glob(f"*{_DONE}"):
             marker.unlink()
         return counts
 
-    resumable = settings.method == "encoder"
-    return artifacts.run_stage(
-        root, "vectors", spec, build, code=code, resumable=resumable
+    if shared and not is_main():
+        _embed_together(settings, pairs_folder)
+    folder = artifacts.run_stage(
+        root, "vectors", spec, build, code=code, resumable=encoder
     )
+    if shared and is_main() and not begun:
+        _embed_together(settings, pairs_folder)
+    return folder
 
 
 def unit_rows(x: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
@@ -88,18 +119,37 @@ def unit_rows(x: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]
     return (x / np.where(norms == 0, 1, norms)).astype(np.float32)
 
 
+@dataclass(frozen=True)
+class Share:
+    """The part of the rows that one of several processes writes."""
+
+    index: int = 0
+    count: int = 1
+
+    def rows(self, total: int) -> range:
+        """Consecutive rows; those of all processes cover `total` once."""
+        start, stop = (total * (self.index + i) // self.count for i in (0, 1))
+        return range(start, stop)
+
+    def marker(self, path: Path) -> Path:
+        """File beside `path` that says how many of the rows are written."""
+        return path.with_suffix(f".{self.index}-{self.count}{_DONE}")
+
+
 def write_blocks(
     path: Path,
-    texts: Sequence[str],
+    total: int,
     vectorise: Vectorise,
-    block: int,
     label: str,
+    *,
+    share: Share = Share(),
     zeros_allowed: bool = False,
 ) -> Int[np.ndarray, "zeros"]:
-    """Writes the unit vectors of texts to a `.npy`, `block` texts at a time.
+    """Writes unit vectors to a `.npy` of `total` rows, or a process's share of them.
 
-    How many rows are done is kept beside the file, after they are on disk, so that a
-    killed run goes on behind its last whole block. The caller removes these markers
+    Blocks are written while the next ones are computed. How many rows are done is kept
+    beside the file, after they are on disk, so that a killed run goes on behind its
+    last whole block, given as many processes again. The caller removes these markers
     when all files are whole.
 
     Returns:
@@ -108,23 +158,27 @@ def write_blocks(
     Raises:
       ValueError: a vector is not finite, or zero where that is not allowed.
     """
-    marker = path.with_suffix(_DONE)
+    marker, own = share.marker(path), share.rows(total)
     done = json.loads(marker.read_text()) if marker.is_file() else 0
-    out = np.load(path, "r+") if done else None
-    zeros = []
-    with progress(label, len(texts), done) as advance:
-        for start in range(done, len(texts), block):
-            stop = min(start + block, len(texts))
-            x = vectorise([texts[i] for i in range(start, stop)])
-            x = unit_rows(x if zeros_allowed else check_vectors(x, label, start))
-            if out is None:
-                out = _create(path, len(texts), x.shape[1])
-            out[start:stop] = x
-            out.flush()
-            artifacts.write_json(marker, stop)
-            zeros.append(start + np.flatnonzero(~x.any(axis=1)))
-            advance(stop - start)
-    return np.concatenate([np.zeros(0, np.int64), *zeros])
+    zeros = [np.zeros(0, np.int64)]
+
+    def write(x: Float[np.ndarray, "block dim"]) -> None:
+        nonlocal done
+        start = own.start + done
+        x = unit_rows(x if zeros_allowed else check_vectors(x, label, start))
+        _create_once(path, (total, x.shape[1]), share.index)
+        out = np.load(path, "r+")
+        out[start : start + len(x)] = x
+        with open(path, "r+b") as stream:
+            os.fsync(stream.fileno())  # as `out.flush()`, but other threads go on
+        zeros.append(start + np.flatnonzero(~x.any(axis=1)))
+        done += len(x)
+        artifacts.write_json(marker, done)
+        advance(len(x))
+
+    with progress(label, len(own), done) as advance:
+        behind(write, vectorise(own[done:]))
+    return np.concatenate(zeros)
 
 
 def _from_tfidf(config: Config, pairs: Pairs, _: str, folder: Path) -> dict[str, Any]:
@@ -141,8 +195,19 @@ def _from_tfidf(config: Config, pairs: Pairs, _: str, folder: Path) -> dict[str,
     counts: dict[str, Any] = {"dim": config.vectors.dim, **model.counts}
     empty = {}
     for side, texts in zip(SIDES, (pairs.queries, pairs.documents), strict=True):
-        path = folder / f"{side}.npy"
-        empty[side] = write_blocks(path, texts, model, 8192, f"tf-idf {side}", True)
+
+        def vectorise(rows: range, texts: Sequence[str] = texts) -> Iterator[Any]:
+            for start in range(rows.start, rows.stop, 8192):
+                stop = min(start + 8192, rows.stop)
+                yield model([texts[i] for i in range(start, stop)])
+
+        empty[side] = write_blocks(
+            folder / f"{side}.npy",
+            len(texts),
+            vectorise,
+            f"tf-idf {side}",
+            zeros_allowed=True,
+        )
     links = [(p.query, p.document) for p in (pairs.train, pairs.heldout)]
     query, document = (np.concatenate(column) for column in zip(*links, strict=True))
     q, d = (np.load(folder / f"{side}.npy", "r+") for side in SIDES)
@@ -185,9 +250,42 @@ def borrow(
 
 
 def _from_encoder(config: Config, pairs: Pairs, _: str, folder: Path) -> dict[str, Any]:
+    embed_share(config.vectors, pairs, folder, Share())
+    return _dim(folder)
+
+
+def _dim(folder: Path) -> dict[str, Any]:
+    return {"dim": np.load(folder / "queries.npy", "r").shape[1]}
+
+
+def _embed_together(
+    settings: VectorsConfig, pairs_folder: str | Path, folder: Path | None = None
+) -> None:
+    """Encodes this process's share, and waits for the others'.
+
+    Process 0 says in which folder; in none, if the artefact is there.
+    """
+    from cdejax.data.pairs import Pairs
+
+    place = from_main("embed", lambda: None if folder is None else str(folder))
+    if place is not None:
+        share = Share(process(), processes())
+        embed_share(settings, Pairs.open(pairs_folder), Path(place), share)
+        barrier("embed", _PATIENCE)
+
+
+def embed_share(
+    settings: VectorsConfig, pairs: Pairs, folder: Path, share: Share
+) -> None:
+    """Writes one process's share of an encoder's vectors into the files of all.
+
+    The files are whole when every process has come back from this.
+
+    Raises:
+      ValueError: the encoder cannot be read or is contextual, or see `write_blocks`.
+    """
     from cdejax.embedder import load
 
-    settings = config.vectors
     embedder = load(resolve_folder(settings.encoder or "", "vectors.encoder"))
     if embedder.context_size is not None:
         raise ValueError(
@@ -197,13 +295,11 @@ def _from_encoder(config: Config, pairs: Pairs, _: str, folder: Path) -> dict[st
         ("queries", "query", pairs.queries),
         ("documents", "document", pairs.documents),
     ):
-
-        def vectorise(block: Sequence[str], kind: Any = kind) -> np.ndarray:
-            return embedder.encode(block, kind=kind, batch_size=settings.batch_size)
-
-        size = 16 * settings.batch_size
-        write_blocks(folder / f"{side}.npy", texts, vectorise, size, f"embed {side}")
-    return {"dim": np.load(folder / "queries.npy", "r").shape[1]}
+        vectorise = functools.partial(
+            embedder.encode_blocks, texts, kind, None, settings.batch_size, None
+        )
+        path, label = folder / f"{side}.npy", f"embed {side}"
+        write_blocks(path, len(texts), vectorise, label, share=share)
 
 
 def _from_files(
@@ -237,6 +333,17 @@ def _create(path: Path, rows: int, dim: int) -> np.memmap:
     with open(path, "r+b") as stream:
         os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
     return out
+
+
+def _create_once(path: Path, shape: tuple[int, int], index: int) -> None:
+    """Creates a `.npy` unless another process has (the first one's is kept)."""
+    if path.exists():
+        return
+    new = path.with_suffix(f".{index}.new")
+    _create(new, *shape)
+    with contextlib.suppress(FileExistsError):
+        os.link(new, path)
+    new.unlink()
 
 
 def _input_hashes(settings: VectorsConfig) -> dict[str, str]:

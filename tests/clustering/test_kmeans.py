@@ -1,14 +1,20 @@
+import contextlib
+import subprocess
+import sys
+
+import jax
 import numpy as np
 import pytest
 
+from cdejax.clustering import faiss_kmeans, jax_kmeans
 from cdejax.clustering.kmeans import (
     Points,
     assign,
+    backend_of,
     cluster_means,
     cluster_pairs,
     cluster_points,
     hash_rows,
-    spherical_kmeans,
 )
 from cdejax.clustering.vectors import unit_rows
 from cdejax.config import ClustersConfig
@@ -32,11 +38,12 @@ def same_partition(a, b):
     return joint == len(np.unique(a)) == len(np.unique(b))
 
 
+@pytest.mark.parametrize("backend", ["faiss", "jax"])
 @pytest.mark.parametrize("kind", ["paired", "query", "document", "concat"])
-def test_separate_blobs_are_recovered(kind):
+def test_separate_blobs_are_recovered(kind, backend):
     q, label = blobs(6, 40, 16, 0.02)
     d, _ = blobs(6, 40, 16, 0.02)  # the same labels: one seed
-    settings = ClustersConfig(vectors=kind, k=6)
+    settings = ClustersConfig(vectors=kind, k=6, backend=backend)
     points = Points(q, d, one_to_one(len(q)), kind)
     ids, counts = cluster_points(points, "web", settings, seed=3)
     assert same_partition(ids, label)
@@ -44,16 +51,17 @@ def test_separate_blobs_are_recovered(kind):
     assert counts["largest"] == 40
 
 
-def test_assignment_is_the_nearest_centroid_in_float64():
+@pytest.mark.parametrize("backend", [faiss_kmeans, jax_kmeans])
+def test_assignment_is_the_nearest_centroid_in_float64(backend):
     rng = np.random.default_rng(1)
     q, d = (unit_rows(rng.normal(size=(3000, 12))) for _ in range(2))
     points = Points(q, d, one_to_one(3000), "paired")
     rows = np.arange(3000)
-    centroids = spherical_kmeans(points(rows), 50, ClustersConfig(niter=5), seed=0)
+    centroids = backend.train(points(rows), 50, ClustersConfig(niter=5), seed=0)
     np.testing.assert_allclose(np.linalg.norm(centroids, axis=1), 1, atol=1e-5)
     exact = np.concatenate([q, d], 1).astype(np.float64) / np.sqrt(2)
     scores = exact @ centroids.T.astype(np.float64)
-    chosen = scores[rows, assign(points, centroids)]
+    chosen = scores[rows, assign(points, backend.nearest(centroids))]
     np.testing.assert_allclose(chosen, scores.max(axis=1), atol=1e-6)
 
 
@@ -78,6 +86,53 @@ def test_equal_seeds_give_equal_clusters_and_others_differ():
     np.testing.assert_array_equal(run(0).cluster, run(0).cluster)
     np.testing.assert_array_equal(run(0).centroid, run(0).centroid)
     assert not same_partition(run(0).cluster, run(1).cluster)
+
+
+def test_devices_compute_where_they_are_accelerators(monkeypatch):
+    assert backend_of(ClustersConfig()) is faiss_kmeans
+    assert backend_of(ClustersConfig(backend="jax")) is jax_kmeans
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert backend_of(ClustersConfig()) is jax_kmeans
+    assert backend_of(ClustersConfig(backend="faiss")) is faiss_kmeans
+
+
+WITHOUT_FAISS = """
+import sys
+import numpy as np
+from cdejax.clustering.kmeans import cluster_pairs
+from cdejax.config import ClustersConfig
+x = np.eye(8, dtype=np.float32)
+rows = np.stack([np.arange(8)] * 2, axis=1)
+settings = ClustersConfig(k=2, backend="jax")
+_, counts = cluster_pairs(x, x, rows, np.zeros(8, int), ["a"], settings, 0)
+print(counts["backend"], "faiss" in sys.modules)
+"""
+
+
+def test_devices_need_no_faiss():
+    command = [sys.executable, "-c", WITHOUT_FAISS]
+    out = subprocess.run(command, capture_output=True, text=True)
+    assert out.stdout.split() == ["jax", "False"], out.stderr
+
+
+@pytest.mark.parametrize("backend", ["faiss", "jax"])
+def test_the_bar_ends_full_whatever_the_backend_tells(backend, monkeypatch):
+    rng = np.random.default_rng(8)
+    q = unit_rows(rng.normal(size=(90, 8)))
+    domain = np.repeat([0, 1], [50, 40])
+    seen = []
+
+    @contextlib.contextmanager
+    def progress(label, total):
+        seen.append(total)
+        yield lambda count: seen.append(-count)
+
+    monkeypatch.setattr("cdejax.clustering.kmeans.progress", progress)
+    settings = ClustersConfig(k=3, niter=20, nredo=2, backend=backend)
+    cluster_pairs(q, q, one_to_one(90), domain, ["a", "b"], settings, 0)
+    assert seen[0] == 90 * 40
+    assert sum(seen) == 0
+    assert len(seen) == 3 if backend == "faiss" else len(seen) > 20
 
 
 def test_empty_clusters_are_dropped_and_reported():
@@ -149,7 +204,7 @@ def test_svd_is_fitted_on_queries_and_normalised():
     d = unit_rows(q + 0.5 * basis[5])
     seen = []
 
-    def watch(points, name, settings, seed):
+    def watch(points, name, settings, seed, advance):
         seen.append(points(np.arange(5)))
         return np.zeros(200, np.int32), {
             "rows": 200,

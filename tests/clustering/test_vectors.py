@@ -10,8 +10,10 @@ import pytest
 from cdejax.artifacts import artifact_fingerprint, read_manifest
 from cdejax.clustering.tfidf import fit_tfidf
 from cdejax.clustering.vectors import (
+    Share,
     Vectors,
     borrow,
+    embed_share,
     unit_rows,
     vectors_stage,
     write_blocks,
@@ -110,45 +112,90 @@ def test_unit_rows_in_half_precision_and_zero():
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-import numpy as np
-from cdejax.clustering.vectors import write_blocks
-calls = []
-def vectorise(texts):
-    calls.append(len(texts))
-    if len(calls) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return np.array([[float(t), 1.0] for t in texts])
-write_blocks(Path(sys.argv[1]), [str(i) for i in range(10)], vectorise, 3, "x")
+from cdejax.clustering.vectors import Share, write_blocks
+from tests.clustering.test_vectors import counting
+share = Share(int(sys.argv[2]), int(sys.argv[3]))
+blocks = counting([], lambda: os.kill(os.getpid(), signal.SIGKILL))
+write_blocks(Path(sys.argv[1]), 10, blocks, "x", share=share)
 """
 
 
-def test_a_killed_run_goes_on_behind_its_last_block(tmp_path):
-    path = tmp_path / "queries.npy"
-    child = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
-    assert child.returncode == -signal.SIGKILL
-    seen = []
+def counting(seen, at_the_fourth=lambda: None):
+    """Blocks of two vectors that tell their rows; something happens at the fourth."""
 
-    def vectorise(texts):
-        seen.extend(texts)
-        return np.array([[float(t), 1.0] for t in texts])
+    def vectorise(rows):
+        for number, start in enumerate(range(rows.start, rows.stop, 2)):
+            if number == 3:
+                at_the_fourth()
+            block = range(start, min(start + 2, rows.stop))
+            seen.extend(block)
+            yield np.array([[float(i), 1.0] for i in block])
 
-    write_blocks(path, [str(i) for i in range(10)], vectorise, 3, "x")
-    assert seen == ["6", "7", "8", "9"]
-    expected = unit_rows(np.array([[float(i), 1.0] for i in range(10)]))
-    np.testing.assert_allclose(np.load(path), expected, atol=1e-7)
+    return vectorise
+
+
+EXPECTED = unit_rows(np.array([[float(i), 1.0] for i in range(10)]))
+
+
+@pytest.mark.parametrize("share", [Share(), Share(1, 2)])
+def test_a_killed_run_goes_on_behind_its_last_block(tmp_path, share):
+    path, seen = tmp_path / "queries.npy", []
+    own = share.rows(10)
+    arguments = [str(path), str(share.index), str(share.count)]
+    child = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
+    write_blocks(path, 10, counting(seen), "x", share=share)
+    if share == Share():
+        assert child.returncode == -signal.SIGKILL
+        # one block may still have been on its way to the disk
+        assert seen in ([4, 5, 6, 7, 8, 9], [6, 7, 8, 9])
+    np.testing.assert_allclose(np.load(path)[own.start :], EXPECTED[own.start :])
     seen.clear()  # killed in a later file, this one is not written again
-    write_blocks(path, [str(i) for i in range(10)], vectorise, 3, "x")
+    write_blocks(path, 10, counting(seen), "x", share=share)
     assert seen == []
+
+
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_processes_write_their_shares_into_one_file(tmp_path, count):
+    path, seen = tmp_path / "queries.npy", []
+    shares = [Share(index, count) for index in range(count)]
+    for share in reversed(shares):
+        before = len(seen)
+        write_blocks(path, 10, counting(seen), "x", share=share)
+        assert seen[before:] == list(share.rows(10))
+    assert sorted(seen) == list(range(10))
+    np.testing.assert_allclose(np.load(path), EXPECTED, atol=1e-7)
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_shares_of_an_encoder_are_the_vectors_of_one_process(
+    tmp_path, pairs_folder, minilm
+):
+    from tests.tiny import write_encoder
+
+    encoder = str(write_encoder(tmp_path / "encoder", minilm))
+    settings = VectorsConfig(method="encoder", encoder=encoder, batch_size=2)
+    one = Vectors.open(
+        vectors_stage(Config(vectors=settings), tmp_path / "a", pairs_folder)
+    )
+    two = tmp_path / "two"
+    two.mkdir()
+    for index in (0, 1):
+        embed_share(settings, Pairs.open(pairs_folder), two, Share(index, 2))
+    for side in ("queries", "documents"):
+        found = np.load(two / f"{side}.npy")
+        np.testing.assert_allclose(found, getattr(one, side), atol=1e-6)
 
 
 def test_encoder_vectors_are_those_of_the_embedder(tmp_path, pairs_folder, monkeypatch):
     class Embedder:
         context_size = None
 
-        def encode(self, texts, kind, batch_size):
-            assert len(texts) <= 16 * batch_size
-            lengths = [len(text) for text in texts]
-            return np.array([[n, kind == "query", 1] for n in lengths], np.float32)
+        def encode_blocks(self, texts, kind, context, batch_size, normalize, rows):
+            assert batch_size == 2
+            for start in range(rows.start, rows.stop, 7):
+                block = [texts[i] for i in range(start, min(start + 7, rows.stop))]
+                lengths = [len(text) for text in block]
+                yield np.array([[n, kind == "query", 1] for n in lengths], np.float32)
 
     monkeypatch.setattr("cdejax.embedder.load", lambda folder: Embedder())
     (tmp_path / "model").mkdir()
@@ -264,9 +311,9 @@ def test_texts_without_a_common_word_are_refused():
 
 
 def test_a_model_that_returns_nan_is_named_with_its_row(tmp_path):
-    def vectorise(texts):
-        return np.array([[np.nan if t == "5" else 1.0] for t in texts])
+    def vectorise(rows):
+        for i in rows:
+            yield np.array([[np.nan if i == 5 else 1.0]])
 
-    texts = [str(i) for i in range(8)]
     with pytest.raises(ValueError, match="embed: row 5 holds NaN"):
-        write_blocks(tmp_path / "x.npy", texts, vectorise, 3, "embed")
+        write_blocks(tmp_path / "x.npy", 8, vectorise, "embed")
