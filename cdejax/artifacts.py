@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from importlib import metadata
@@ -27,9 +28,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
+from cdejax.distributed import is_main, process
+
 MANIFEST = "manifest.json"
 RUN = "run.json"
 """In a training run's folder: its recipe, and the artefacts that it began with."""
+IN_SIGHT_SECONDS = 60
+"""How long a file of process 0 may take to be seen on other hosts."""
 _PACKAGE = Path(__file__).parent
 _kept: ContextVar[tuple[str, ...]] = ContextVar("kept", default=())
 
@@ -195,6 +200,8 @@ def run_stage(
 ) -> Path:
     """Returns the folder of a finished stage, running it only if it has to.
 
+    Among several processes only process 0 runs stages: see `distributed.main_first`.
+
     Args:
       root: folder that holds all artefacts of a project.
       stage: the stage's name; the folder is called `stage-FINGERPRINT`.
@@ -207,7 +214,8 @@ def run_stage(
         the left-overs are removed first.
 
     Raises:
-      ValueError: the folder cannot be written, or another process is writing it.
+      ValueError: the folder cannot be written, or another process is writing it; or
+        process 0 has made it elsewhere.
     """
     if (kept := _kept_folder(Path(root), stage, spec)) is not None:
         return kept
@@ -215,6 +223,10 @@ def run_stage(
     folder = Path(root) / f"{stage}-{key}"
     if _finished(folder, key):
         return folder
+    if not is_main():
+        if appears(folder / MANIFEST) and _finished(folder, key):
+            return folder
+        raise _made_elsewhere(folder)
     partial = Path(root) / f".{folder.name}.partial"
     with exclusive(partial):
         if _finished(folder, key):  # while we waited for the lock
@@ -242,6 +254,25 @@ def run_stage(
         os.replace(partial, folder)  # locked until now: another run cannot empty it
         (folder / ".lock").unlink()
     return folder
+
+
+def appears(path: Path) -> bool:
+    """Whether a file that process 0 has written is there, or comes in sight.
+
+    A network file system may remember for a while that it was not.
+    """
+    deadline = time.monotonic() + IN_SIGHT_SECONDS
+    while not path.is_file() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return path.is_file()
+
+
+def _made_elsewhere(folder: Path) -> ValueError:
+    return ValueError(
+        f"{folder}: process 0 has made it, but process {process()} does not see it. "
+        "`output` must be on a file system that all hosts share, and recipe, source "
+        "files and the cdejax package must be the same on all of them."
+    )
 
 
 @contextlib.contextmanager

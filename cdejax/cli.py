@@ -5,6 +5,7 @@ Nothing heavy is imported before a command runs, so that help and mistakes are q
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import logging
@@ -20,11 +21,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cdejax import distributed
 from cdejax.options import (
     BakeOptions,
     ContextOptions,
     EncodeOptions,
     ExportOptions,
+    LaunchOptions,
     OnnxOptions,
     RecipeOptions,
     RunOptions,
@@ -45,6 +48,8 @@ class Command(NamedTuple):
     """What else a newcomer wants to know."""
     example: str
     """Arguments that show it at work."""
+    everywhere: bool = False
+    """Among several processes: all call it; otherwise process 0 does, and they wait."""
 
 
 _WIDTH = 112
@@ -59,6 +64,7 @@ COMMANDS = {
         "All stages: a recipe in; trained models, figures and a report out.",
         "Stages whose inputs have not changed are not run again.",
         f"{_RECIPE} --dry-run",
+        everywhere=True,
     ),
     "pairs": Command(
         RecipeOptions,
@@ -90,6 +96,7 @@ COMMANDS = {
         "They decide which texts are neighbours and which are false negatives. They "
         "come from TF-IDF, from a trained encoder or from your own .npy files.",
         f"{_RECIPE} --set vectors.method=tfidf",
+        everywhere=True,
     ),
     "cluster": Command(
         RecipeOptions,
@@ -112,6 +119,7 @@ COMMANDS = {
         "Earlier stages run where they are missing. Killed and started again, it goes "
         "on from the last checkpoint.",
         f"{_RECIPE} --set training.learning_rate=1e-5",
+        everywhere=True,
     ),
     "evaluate": Command(
         RecipeOptions,
@@ -173,12 +181,26 @@ COMMANDS = {
         "A contextual model reads its context from the documents, unless given one.",
         "--model my-model --documents docs.jsonl --query 'how to read a file'",
     ),
+    "launch": Command(
+        LaunchOptions,
+        "cdejax.launch:launch",
+        "Launch: a command in; its run in several processes out.",
+        "Options of the launch come before the command, its own behind. If one process "
+        "ends badly or freezes, all are ended and one line says why. With several "
+        "hosts, start it on each, with the same --coordinator.",
+        "--processes 2 train --config configs/quickstart.yaml",
+        everywhere=True,
+    ),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command; mistakes of the user end in one line and exit code 2."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    with distributed.leaving():
+        _main(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _main(arguments: list[str]) -> None:
     _log_to_stderr()
     try:
         if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -208,6 +230,9 @@ def _run(name: str, arguments: Sequence[str]) -> Any:
         hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(COMMANDS)}"
         raise ValueError(f"unknown command {name!r}; {hint}")
     command = COMMANDS[name]
+    inner: Sequence[str] = ()
+    if command.options is LaunchOptions:
+        arguments, inner = _cut(arguments)
     options = tyro.cli(
         command.options,
         prog=f"cdejax {name}",
@@ -222,7 +247,29 @@ def _run(name: str, arguments: Sequence[str]) -> Any:
     if isinstance(options, RecipeOptions):
         keywords, given = options.keywords(), options.load()
     module, _, attribute = function.partition(":")
-    return getattr(importlib.import_module(module), attribute)(given, **keywords)
+    if isinstance(options, LaunchOptions):
+        given = dataclasses.replace(options, command=tuple(inner))
+    else:
+        distributed.join()
+        _log_among_others()
+
+    def call() -> Any:
+        return getattr(importlib.import_module(module), attribute)(given, **keywords)
+
+    if not command.everywhere:
+        return distributed.main_only(name, call)
+    result = call()
+    return result if distributed.is_main() else None
+
+
+def _cut(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Arguments before and from the command that is to be launched."""
+    for index, argument in enumerate(arguments):
+        if argument == "--":
+            return arguments[:index], arguments[index + 1 :]
+        if argument in COMMANDS:
+            return arguments[:index], arguments[index:]
+    return arguments, ()
 
 
 def _help(name: str, command: Command) -> str:
@@ -270,6 +317,16 @@ def _log_to_stderr() -> None:
         logger.propagate = False  # other libraries' root handlers would say it again
 
 
+def _log_among_others() -> None:
+    """Only process 0 tells how things go; the others speak up when they must."""
+    if not distributed.is_main():
+        logger = logging.getLogger("cdejax")
+        logger.setLevel(logging.WARNING)
+        told = logging.Formatter(f"{distributed.label()}%(name)s: %(message)s")
+        for handler in logger.handlers:
+            handler.setFormatter(told)
+
+
 def _fail(message: str) -> NoReturn:
-    sys.stderr.write(f"cdejax: error: {message}\n")
+    sys.stderr.write(f"cdejax: error: {distributed.label()}{message}\n")
     raise SystemExit(2)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from cdejax.distributed import HEARTBEAT_SECONDS
+
 if TYPE_CHECKING:
     from cdejax.config import Config
 
@@ -171,3 +173,24 @@ class SearchOptions:
     """Write all results to this file, as JSON lines."""
     overwrite: bool = False
     """Replace the output if it exists."""
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """Processes to start on this host."""
+
+    processes: int = 1
+    """Processes on this host, as many on each."""
+    devices: int | None = None
+    """Devices of each: its share of the host's GPUs, or so many simulated on CPU
+    (default: all of the host's, which suits one process a host)."""
+    hosts: int = 1
+    """Hosts of the run; each starts its own processes."""
+    host: int = 0
+    """Number of this host, from 0."""
+    coordinator: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
+    """HOST:PORT of process 0, on host 0 (default with one host: a free port)."""
+    heartbeat: int = HEARTBEAT_SECONDS
+    """Seconds of silence after which a process counts as dead."""
+    command: tyro.conf.Suppress[tuple[str, ...]] = ()
+    """The command to launch, with its arguments."""

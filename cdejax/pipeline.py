@@ -9,6 +9,7 @@ folder with its checkpoints, metrics and export, and `report/` compares them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cdejax import artifacts
 from cdejax.config import Config
 from cdejax.config_io import variant
+from cdejax.distributed import main_first, main_only
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -76,10 +78,14 @@ class Stages:
         return self._run(tokens_stage, self.pairs())
 
     def vectors(self) -> Path:
-        """Surrogate vectors of the pairs."""
+        """Surrogate vectors of the pairs; all processes share an encoder's work."""
         from cdejax.clustering.vectors import vectors_stage
 
-        return self._run(vectors_stage, self.pairs())
+        pairs = main_first("pairs", self.pairs)
+        stage = functools.partial(self._run, vectors_stage, pairs)
+        if self.config.vectors.method == "encoder":
+            return stage()
+        return main_first("vectors", stage)
 
     def clusters(self) -> Path:
         """Clusters of the vectors."""
@@ -128,7 +134,15 @@ class Stages:
         return self.config.training.false_negative_margin is not None
 
     def inputs(self) -> Inputs:
-        """What training reads."""
+        """What training reads; process 0 makes what is missing, the others wait.
+
+        But all of them embed texts with an encoder.
+        """
+        if self.needs_vectors() or self.config.plan.kind == "clustered":
+            self.vectors()
+        return main_first("inputs", self._inputs)
+
+    def _inputs(self) -> Inputs:
         from cdejax.clustering.plan import Plan
         from cdejax.clustering.vectors import Vectors
         from cdejax.data.pairs import Pairs
@@ -334,8 +348,8 @@ def report(config: Config) -> RenderableType:
     return report_recipe(config)
 
 
-def run(config: Config) -> RenderableType:
-    """Runs every stage of every variant; the report."""
+def run(config: Config) -> RenderableType | None:
+    """Runs every stage of every variant; the report (None but on process 0)."""
     from cdejax.retrieval.collections import collection_folders
     from cdejax.scores import evaluate_recipe
 
@@ -343,10 +357,14 @@ def run(config: Config) -> RenderableType:
         collection_folders(resolved.evaluation)  # missing ones stop us now, not later
         _log.info("variant %s", name)
         train_variant(name, resolved)
-    for folder in evaluate_recipe(config):  # the exports' cards tell the figures
-        _log.info("evaluated: %s", folder)
-    export(config)
-    return report(config)
+
+    def conclude() -> RenderableType:
+        for folder in evaluate_recipe(config):  # the exports' cards tell the figures
+            _log.info("evaluated: %s", folder)
+        export(config)
+        return report(config)
+
+    return main_only("conclusion", conclude)
 
 
 def dry_run(config: Config) -> RenderableType:

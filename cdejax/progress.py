@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
+from cdejax.distributed import is_main
+
 
 @contextlib.contextmanager
 def progress(
@@ -13,6 +15,7 @@ def progress(
     """Shows a bar on standard error; yields a function that advances it.
 
     The rate counts this run's work only: what was `done` before does not flatter it.
+    Among several processes only process 0 shows a bar.
     """
     from rich import progress as bars
     from rich.console import Console
@@ -25,7 +28,8 @@ def progress(
         bars.TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    with bars.Progress(*columns, console=console, disable=not show) as bar:
+    hidden = not (show and is_main())
+    with bars.Progress(*columns, console=console, disable=hidden) as bar:
         task = bar.add_task(description, total=total, completed=done, rate="")
 
         def advance(count: int) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 START = "untrained start"
 _CODE = (
     *("retrieval", "models", "embedder.py", "data/tokenizer.py"),
-    *("batching.py", "context.py", "representatives.py"),
+    *("batching.py", "encoding.py", "context.py", "representatives.py"),
     *("data/beir.py", "training/start.py", "pipeline.py", "scores.py"),
 )
 
