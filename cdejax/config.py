@@ -211,6 +211,9 @@ class ClustersConfig:
     """k-means restarts; the best objective wins."""
     points_per_centroid: int = 256
     """Training points per centroid at most; the number used is in the manifest."""
+    backend: Literal["auto", "faiss", "jax"] = "auto"
+    """What computes k-means: FAISS on the CPU, or all devices of the process (auto:
+    these where they are accelerators)."""
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "cluster_size", "k", "svd_dim", "niter", "nredo")
@@ -302,17 +305,23 @@ class TrainingConfig:
     of the denominator (none: no mask)."""
     negatives_per_query: int = 0
     """Hard negatives per query, where the source has them."""
-    chunk_size: int = 64
-    """Texts encoded at once on a device; smaller needs less memory."""
-    context_chunk_size: int = 64
-    """contextual: the same for the first stage."""
+    chunk_tokens: int | None = None
+    """Token positions encoded at once on a device, a context's included (none: by the
+    device's memory and the model's size)."""
     loss_block: int = 4096
     """Columns of the score matrix held at once."""
-    max_layouts: int = 4
-    """Compiled shapes of a step at most."""
-    max_widths: int = 3
-    """Chunk widths per side of a step at most: more save padding, but each one is a
-    copy of the encoder in the compiled step."""
+    ring: bool = False
+    """Documents' vectors pass from device to device in the loss instead of being
+    gathered by all: for batches of which no device is to hold all of them."""
+    packed: bool = True
+    """Several texts share a row where they have no context of their own; if not, rows
+    of few widths hold one each."""
+    max_widths: int = 8
+    """Widths of rows of one text at most: more save padding, but each one is a copy of
+    the encoder in the compiled step."""
+    fsdp: int = 1
+    """Devices that share the parameters of a model which does not fit one (1: every
+    device holds them while it computes)."""
     eval_every: int = 0
     """Steps between evaluations on the held-out rows (0: at the end only)."""
     checkpoint_every: int = 500
@@ -330,11 +339,10 @@ class TrainingConfig:
         _above_zero(self, "learning_rate", "clip_norm", "temperature")
         _at_least(self, 0, "warmup_steps", "weight_decay", "negatives_per_query")
         _at_least(self, 0, "eval_every")
-        _at_least(self, 1, "chunk_size", "context_chunk_size", "loss_block")
-        _at_least(
-            self, 1, "max_layouts", "max_widths", "checkpoint_every", "keep_checkpoints"
-        )
-        _at_least(self, 1, "log_every", "read_threads")
+        _at_least(self, 1, "loss_block", "max_widths", "fsdp", "checkpoint_every")
+        _at_least(self, 1, "keep_checkpoints", "log_every", "read_threads")
+        if self.chunk_tokens is not None:
+            _at_least(self, 1, "chunk_tokens")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -15,10 +16,17 @@ from cdejax.artifacts import read_manifest
 from cdejax.config import Config
 from cdejax.models import ContextualEncoder
 from cdejax.pipeline import Stages, variants_of
-from cdejax.training.loop import Inputs, loss_settings, make_batches
+from cdejax.training.loop import (
+    Inputs,
+    local_indices,
+    loss_settings,
+    make_batches,
+)
+from cdejax.training.memory import kept_chunks
 from cdejax.training.optimizer import make_optimizer
+from cdejax.training.sharding import chunk_traffic, make_mesh, put_state
 from cdejax.training.start import Model, build_model
-from cdejax.training.step import State, data_mesh, put_batch, train_step
+from cdejax.training.step import State, put_batch, train_step
 
 if TYPE_CHECKING:
     from cdejax.models import Encoder
@@ -58,24 +66,24 @@ def _drops(name: str, inputs: Inputs, counts: dict[str, Any]) -> Table:
 
 
 def _facts(config: Config, inputs: Inputs) -> dict[str, str]:
-    mesh = data_mesh()
-    maker = make_batches(config, inputs, mesh.size)
+    mesh = make_mesh(fsdp=config.training.fsdp)
     model = build_model(config)
+    maker = make_batches(config, inputs, model, mesh)
     batch, total = inputs.plan.batch_size, inputs.plan.total_steps
     columns = batch * (1 + config.training.negatives_per_query)
-    real = maker.layouts.real_tokens / total
     useful, computed = step_flops(model, maker)
-    memory = _memory(config, model, maker)
+    found, possible = maker.padding_efficiency()
+    traffic = chunk_traffic(nnx.split(model)[1], mesh)
     return {
         "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
         "steps": f"{total:,} of {batch:,} pairs",
         "negatives a query": f"{columns - 1:,}",
         "context documents": f"{maker.context_size:,}",
-        "real tokens a step": f"{real:,.0f}",
-        "padding efficiency": f"{maker.layouts.padding_efficiency:.3f}",
-        "compilations": f"{len(maker.layouts.layouts)}",
+        "rows of": ", ".join(map(str, _widths(maker))),
+        "padding efficiency": f"{found:.3f} of {possible:.3f}",
         "parameters": f"{sum(x.size for x in _leaves(model)):,}",
-        "memory a device": f"{memory / 2**20:,.0f} MiB",
+        "memory a device": f"{_memory(config, model, maker, mesh) / 2**20:,.0f} MiB",
+        "parameters received a chunk": f"{sum(traffic[:2]) / 2**20:,.0f} MiB",
         "useful FLOPs a step": f"{useful:.2e}",
         "computed FLOPs a step": f"{computed:.2e}",
     }
@@ -86,25 +94,26 @@ def _leaves(model: Model) -> list[Any]:
 
 
 def step_flops(model: Model, maker: BatchMaker) -> tuple[float, float]:
-    """Matrix FLOPs of a mean step: (useful, computed).
+    """Matrix FLOPs of a step: (useful, computed).
 
     Useful: 3 times the forward pass over real tokens (forward, and twice that
     backward). Computed: 4 times over padded positions, since the gradient cache runs
-    each forward pass again. The context's positions count in both.
+    each forward pass again. The context's positions count in both. Of the plan's first
+    step.
     """
-    settings, plan = maker.settings, maker.plan
-    steps = plan.total_steps
-    real, padded = (
-        maker.layouts.real_tokens / steps,
-        maker.layouts.padded_tokens / steps,
-    )
+    real, padded = maker.real_tokens(0), maker.padded_tokens(0)
     if not isinstance(model, ContextualEncoder):
         each = _token_flops(model.encoder, 0)
         return 3 * real * each, 4 * padded * each
-    texts = plan.batch_size * (2 + settings.negatives_per_query)
+    texts = maker.plan.batch_size * (2 + maker.settings.negatives_per_query)
     front = texts * (maker.context_size + model.config.soft_tokens)
     each = _token_flops(model.backbone, maker.context_size)
     return 3 * (real + front) * each, 4 * (padded + front) * each
+
+
+def _widths(maker: BatchMaker) -> list[int]:
+    """Widths of rows, of texts and then of the context's documents."""
+    return [shape.width for layout in maker.layouts for shape in layout.shapes]
 
 
 def _token_flops(encoder: Encoder, keys: int) -> float:
@@ -116,15 +125,16 @@ def _token_flops(encoder: Encoder, keys: int) -> float:
     return 2 * weights + 4 * keys * encoder.hidden_size * len(encoder.layers)
 
 
-def _memory(config: Config, model: Model, maker: BatchMaker) -> int:
+def _memory(config: Config, model: Model, maker: BatchMaker, mesh: Mesh) -> int:
     """Bytes of a device during a step: state, batch and temporaries."""
-    mesh = data_mesh()
     graphdef, params = nnx.split(model)
     optimizer = make_optimizer(config.training, maker.plan.total_steps)
     state = State(params, optimizer.init(params), jnp.zeros((), jnp.int32))
-    step = train_step(graphdef, mesh, loss_settings(config), optimizer)
-    batch = put_batch(maker.step(0), mesh)
-    compiled = step.lower(state, batch, jax.random.key(0)).compile()
+    kept = kept_chunks(model, maker, mesh)
+    settings = loss_settings(config)
+    step = train_step(graphdef, mesh, settings, optimizer, params, kept)
+    batch = put_batch(maker.step(0, local_indices(mesh)), mesh)
+    compiled = step.lower(put_state(state, mesh), batch, jax.random.key(0)).compile()
     sizes = compiled.memory_analysis()
     if sizes is None:
         return 0

@@ -247,8 +247,8 @@ BAD = {
         "training.warmup_steps: -1 is too small, at least 0",
     ),
     "chunk of none": (
-        recipe("training: {chunk_size: 0}\n"),
-        "training.chunk_size: 0 is too small, at least 1",
+        recipe("training: {chunk_tokens: 0}\n"),
+        "training.chunk_tokens: 0 is too small, at least 1",
     ),
     "no layers": (recipe("").replace("e}", "e, layers: 0}"), "model.layers: 0 is too"),
     "all context dropped": (

@@ -227,7 +227,7 @@ def test_dry_run_trains_nothing_and_says_what_would_happen(recipe, tmp_path):
     assert done.returncode == 0, done.stderr
     for words in (
         *("dropped an epoch", "cooking", "negatives a query", "padding efficiency"),
-        *("compilations", "memory a device", "FLOPs a step", "28 of 16 pairs"),
+        *("rows of", "memory a device", "FLOPs a step", "28 of 16 pairs"),
     ):
         assert words in done.stdout
     assert not list((tmp_path / "tiny").glob("*/checkpoints"))

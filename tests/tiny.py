@@ -75,9 +75,8 @@ def write_recipe(folder: Path, tokenizer: Path, **changes: dict) -> Path:
         "training": {
             "learning_rate": 1e-3,
             "temperature": 0.05,
-            "chunk_size": 16,
+            "chunk_tokens": 256,
             "checkpoint_every": 4,
-            "max_layouts": 1,
             "max_widths": 1,
         },
         "evaluation": {"bootstrap": 200},

@@ -68,6 +68,14 @@ class Ragged(Sequence[np.ndarray]):
         """Length of every row."""
         return np.diff(self.offsets)
 
+    def joined(self, rows: Int[np.ndarray, "batch"]) -> Shaped[np.ndarray, "values"]:
+        """The rows end to end."""
+        rows = np.asarray(rows, np.int64)
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        skipped = starts - np.cumsum(lengths) + lengths
+        return self.values[np.repeat(skipped, lengths) + np.arange(lengths.sum())]
+
     def padded(
         self, rows: Int[np.ndarray, "batch"], width: int, fill: int = 0
     ) -> Int[np.ndarray, "batch width"]:

@@ -13,7 +13,9 @@ from cdejax.typing import AnyArray
 def segment_positions(
     segments: Int[AnyArray, "rows width"],
 ) -> Int[Array, "rows width"]:
-    """Positions 0, 1, … of the tokens within their texts.
+    """Positions 0, 1, … of the tokens within their texts; 0 at padding.
+
+    There may be more padding than an encoder has learned positions.
 
     Args:
       segments: number of each token's text in its row; equal numbers are neighbours.
@@ -22,7 +24,7 @@ def segment_positions(
     index = jnp.arange(segments.shape[1])
     before = jnp.pad(segments, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
     first = jnp.where(segments != before, index, 0)
-    return index - jax.lax.cummax(first, axis=1)
+    return jnp.where(segments == 0, 0, index - jax.lax.cummax(first, axis=1))
 
 
 def pool_segments(

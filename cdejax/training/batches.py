@@ -7,10 +7,11 @@ neither loss nor gradients do (up to the order of sums).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -18,7 +19,7 @@ from cdejax.data.ragged import Ragged
 from cdejax.progress import progress
 from cdejax.training.cache import Chunks
 from cdejax.training.known import KnownPositives
-from cdejax.training.layout import Layout, LayoutPlan, chunk_widths, plan_layouts
+from cdejax.training.layout import Layout, Places, plan_packed, plan_padded
 from cdejax.training.relation import DocumentColumns, QueryRows
 from cdejax.typing import AnyArray
 
@@ -30,24 +31,30 @@ if TYPE_CHECKING:
 
 _CONTEXT, _NEGATIVES = 1, 2
 """Purposes of random draws, so that they are independent."""
+_TEXTS, _DOCUMENTS = slice(0, 2), slice(2, 3)
+"""Sides of a step that are laid out together: queries and documents; the context."""
+_PER_TEXT = ("group", "row", "start", "slot")
 
 
 class Batch(NamedTuple):
     """One step. Every array's leading axis is split over devices, but for the last."""
 
-    query: tuple[Chunks, ...]
-    """Queries, longest first."""
-    document: tuple[Chunks, ...]
-    """Positives and hard negatives, longest first."""
+    texts: tuple[Chunks, ...]
+    """Queries, positives and hard negatives."""
     context: tuple[Chunks, ...]
     """Documents for the first stage (none for a biencoder)."""
+    query_at: Int[AnyArray, "queries"]
+    """Where each query's vector comes out of its device's chunks."""
+    document_at: Int[AnyArray, "documents"]
+    context_at: Int[AnyArray, "places"]
     query_rows: QueryRows
-    """Relation ids, in the order of the queries on each device."""
+    """Relation ids of the queries."""
     document_columns: DocumentColumns
     """The same for the documents."""
     context_order: Int[AnyArray, "context"]
-    """Where each context document stands among all devices' rows; the same everywhere,
-    so that random draws per context position do not depend on the device count."""
+    """Where each context document stands among all devices' places; the same
+    everywhere, so that random draws per context position do not depend on the device
+    count."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +64,16 @@ class BatchSettings:
     seed: int
     devices: int
     """Devices of all processes."""
-    chunk_size: int
-    context_chunk_size: int
+    chunk_tokens: int
+    """Token positions encoded at once on a device."""
     context_size: int
     """Context documents a step (0: biencoder)."""
+    soft_tokens: int
+    """Positions between a context and a text (0: biencoder)."""
     negatives_per_query: int
-    max_layouts: int
     max_widths: int
+    packed: bool
+    """Whether texts share rows where they have no context of their own."""
 
 
 class _Rows(NamedTuple):
@@ -99,25 +109,24 @@ class BatchMaker:
         self.pairs, self.tokens, self.plan = pairs, tokens, plan
         self.settings, self.vectors = settings, vectors
         self.context_size = min(settings.context_size, plan.batch_size)
-        self._chunk_sizes = self._fit_chunks()
         self._known = KnownPositives.from_pairs(pairs)
-        self.known_width, self.layouts = self._survey()
+        self.known_width = self._survey()
+        self.layouts = self._plan()
 
     def step(self, step: int, local: Sequence[int] | None = None) -> Batch:
         """The batch of a step, for the given devices (default: all)."""
         rows = self._rows(step)
         devices = range(self.settings.devices) if local is None else local
-        layout = self.layouts.find(self._needed(rows))
         query, document, context = self._deals(rows)
-        count = len(layout.widths)
+        texts, at = self._texts(rows, query, document, devices)
+        split = [len(query[d]) for d in devices]
+        contexts, context_at = self._contexts(rows, context, devices)
         return Batch(
-            self._chunks(self.tokens.queries, rows.query, query, layout, 0, devices),
-            self._chunks(
-                self.tokens.documents, rows.document, document, layout, 1, devices
-            ),
-            self._chunks(self.tokens.context, rows.context, context, layout, 2, devices)
-            if count > 2
-            else (),
+            texts,
+            contexts,
+            np.concatenate([x[:n] for x, n in zip(at, split, strict=True)]),
+            np.concatenate([x[n:] for x, n in zip(at, split, strict=True)]),
+            context_at,
             self._query_rows(rows, np.concatenate([query[d] for d in devices])),
             self._columns(rows, np.concatenate([document[d] for d in devices])),
             self._context_order(context),
@@ -129,38 +138,57 @@ class BatchMaker:
 
     def padded_tokens(self, step: int) -> int:
         """Token positions that all devices compute for a step."""
-        layout = self.layouts.find(self._needed(self._rows(step)))
-        return self.layouts.cost(layout) * self.settings.devices
-
-    def _survey(self) -> tuple[int, LayoutPlan]:
-        """One pass over the plan: lengths and known positives decide the shapes."""
-        needed, tokens, known = [], 0, 0
-        with progress("plan shapes", self.plan.total_steps) as advance:
-            for step in range(self.plan.total_steps):
-                rows = self._rows(step)
-                needed.append(self._needed(rows))
-                tokens += sum(int(lengths.sum()) for lengths in self._lengths(rows))
-                known = max(known, self._known_ids(rows).shape[1])
-                advance(1)
-        plan = plan_layouts(
-            needed,
-            tokens,
-            chunks=self._chunk_sizes,
-            devices=self.settings.devices,
-            max_layouts=self.settings.max_layouts,
-            max_widths=self.settings.max_widths,
+        return sum(
+            layout.positions(layout.arrange(lengths))
+            for layout, sides in zip(self.layouts, (_TEXTS, _DOCUMENTS), strict=False)
+            for lengths in self._by_device(step, sides)
         )
-        return known, plan
 
-    def _fit_chunks(self) -> tuple[int, ...]:
-        """Chunk size of each side, no larger than what a device holds of it."""
+    def padding_efficiency(self, steps: int = 8) -> tuple[float, float]:
+        """Real tokens over computed positions, and what would be possible at best.
+
+        At best: with the same widths of rows, but no empty rows. Of some steps of the
+        plan, spread over it.
+        """
+        chosen = range(0, self.plan.total_steps, self.plan.total_steps // steps or 1)
+        real = sum(self.real_tokens(step) for step in chosen)
+        computed = sum(self.padded_tokens(step) for step in chosen)
+        best = sum(
+            layout.best_positions(lengths)
+            for step in chosen
+            for layout, sides in zip(self.layouts, (_TEXTS, _DOCUMENTS), strict=False)
+            for lengths in self._by_device(step, sides)
+        )
+        return real / max(computed, 1), real / max(best, 1)
+
+    def _survey(self) -> int:
+        """One pass over the plan: known positives of a query at most."""
+        known = 0
+        with progress("look at known positives", self.plan.total_steps) as advance:
+            for step in range(self.plan.total_steps):
+                known = max(known, self._known_ids(self._rows(step)).shape[1])
+                advance(1)
+        return known
+
+    def _plan(self) -> tuple[Layout, ...]:
+        """The shapes of texts and, for a contextual encoder, of the context."""
         settings = self.settings
-        batch = self.plan.batch_size
-        sides = [(settings.chunk_size, batch)]
-        sides.append((settings.chunk_size, batch * (1 + settings.negatives_per_query)))
-        if self.context_size:
-            sides.append((settings.context_chunk_size, self.context_size))
-        return tuple(min(chunk, -(-n // settings.devices)) for chunk, n in sides)
+        front = self.context_size + settings.soft_tokens if self.context_size else 0
+        texts = _Lengths(self, _TEXTS)
+        tokens, widths = settings.chunk_tokens, settings.max_widths
+        packed = settings.packed
+        if front or not packed:
+            plans = [plan_padded(texts, tokens, front=front, max_widths=widths)]
+        else:
+            plans = [plan_packed(texts, tokens)]
+        if front:
+            documents = _Lengths(self, _DOCUMENTS)
+            plans.append(
+                plan_packed(documents, tokens)
+                if packed
+                else plan_padded(documents, tokens, max_widths=widths)
+            )
+        return tuple(plans)
 
     def _rows(self, step: int) -> _Rows:
         """The step's rows: queries, positives followed by negatives, context."""
@@ -187,7 +215,9 @@ class BatchMaker:
         out = np.repeat(self.pairs.train.document[picked][:, None], count, 1)
         present = np.zeros(out.shape, bool)
         for i, row in enumerate(picked):
-            drawn = rng.permutation(self.pairs.train.negatives[int(row)])[:count]
+            # A copy: NumPy refuses to permute an empty row of a file.
+            found = np.array(self.pairs.train.negatives[int(row)])
+            drawn = rng.permutation(found)[:count]
             out[i, : len(drawn)], present[i, : len(drawn)] = drawn, True
         return out, present
 
@@ -201,10 +231,17 @@ class BatchMaker:
             sides.append((self.tokens.context, rows.context))
         return [_row_lengths(store, chosen) for store, chosen in sides]
 
-    def _needed(self, rows: _Rows) -> Layout:
-        sides = zip(self._lengths(rows), self._chunk_sizes, strict=True)
-        devices = self.settings.devices
-        return Layout(tuple(chunk_widths(n, chunk, devices) for n, chunk in sides))
+    def _by_device(self, step: int, sides: slice) -> Int[np.ndarray, "devices texts"]:
+        """Lengths of the texts of some sides on each device, longest first.
+
+        Where a device has one context document fewer, a token stands for it.
+        """
+        devices, parts = self.settings.devices, []
+        for lengths in self._lengths(self._rows(step))[sides]:
+            dealt = -np.sort(-lengths)
+            dealt = np.pad(dealt, (0, -len(dealt) % devices), constant_values=1)
+            parts.append(dealt.reshape(-1, devices).T)
+        return -np.sort(-np.concatenate(parts, axis=1), axis=1)
 
     def _deals(self, rows: _Rows) -> list[list[Int[np.ndarray, "local"]]]:
         """For each side, the texts of each device: longest first, dealt in turn."""
@@ -215,29 +252,46 @@ class BatchMaker:
             deals.append([order[d :: self.settings.devices] for d in devices])
         return deals if self.context_size else [*deals, []]
 
-    def _chunks(
+    def _texts(
         self,
-        store: Ragged,
-        rows: Int[np.ndarray, "texts"],
-        deal: list[Int[np.ndarray, "local"]],
-        layout: Layout,
-        side: int,
+        rows: _Rows,
+        query: list[Int[np.ndarray, "local"]],
+        document: list[Int[np.ndarray, "local"]],
         devices: Sequence[int],
-    ) -> tuple[Chunks, ...]:
-        """Chunks of one side, those of one width together, devices end to end."""
-        chunk, widths = self.layouts.chunks[side], layout.widths[side]
-        groups, start = [], 0
-        for width in dict.fromkeys(widths):
-            count = widths.count(width)
-            cut = slice(start * chunk, (start + count) * chunk)
-            parts = [
-                _fill(store, rows, deal[d][cut], count, chunk, width) for d in devices
-            ]
-            groups.append(
-                Chunks(*(np.concatenate(x) for x in zip(*parts, strict=True)))
+    ) -> tuple[tuple[Chunks, ...], list[Int[np.ndarray, "local"]]]:
+        """Chunks of queries and documents, and where each device's vectors come out."""
+        filled = [
+            fill_chunks(
+                self.layouts[0],
+                (self.tokens.queries, self.tokens.documents),
+                (rows.query[query[d]], rows.document[document[d]]),
+                (query[d], document[d]),
             )
-            start += count
-        return tuple(groups)
+            for d in devices
+        ]
+        return _side_by_side([chunks for chunks, _ in filled]), [at for _, at in filled]
+
+    def _contexts(
+        self,
+        rows: _Rows,
+        deal: list[Int[np.ndarray, "local"]],
+        devices: Sequence[int],
+    ) -> tuple[tuple[Chunks, ...], Int[np.ndarray, "places"]]:
+        """The same for the context's documents, with equally many places a device."""
+        if not self.context_size:
+            return (), np.zeros(len(devices), np.int32)
+        width = -(-self.context_size // self.settings.devices)
+        filled, places = [], np.zeros((len(devices), width), np.int32)
+        for place, d in zip(places, devices, strict=True):
+            chunks, at = fill_chunks(
+                self.layouts[1],
+                (self.tokens.context,),
+                (rows.context[deal[d]],),
+                (deal[d],),
+            )
+            place[: len(at)] = at
+            filled.append(chunks)
+        return _side_by_side(filled), places.ravel()
 
     def _query_rows(self, rows: _Rows, chosen: Int[np.ndarray, "n"]) -> QueryRows:
         content = self.pairs.document_content
@@ -290,26 +344,96 @@ class BatchMaker:
         return order
 
 
+class _Lengths(Sequence[np.ndarray]):
+    """`BatchMaker._by_device` of every step, made when it is asked for."""
+
+    def __init__(self, maker: BatchMaker, sides: slice):
+        self._maker, self._sides = maker, sides
+
+    def __len__(self) -> int:
+        return self._maker.plan.total_steps
+
+    def __getitem__(self, step: int) -> Int[np.ndarray, "devices texts"]:  # type: ignore[override]
+        if step >= len(self):
+            raise IndexError(step)
+        return self._maker._by_device(step, self._sides)
+
+    def __iter__(self) -> Iterator[Int[np.ndarray, "devices texts"]]:
+        with progress("plan shapes", len(self)) as advance:
+            for step in range(len(self)):
+                yield self[step]
+                advance(1)
+
+
 def _row_lengths(store: Ragged, rows: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
     return store.offsets[rows + 1] - store.offsets[rows]
 
 
-def _fill(
-    store: Ragged,
-    rows: Int[np.ndarray, "texts"],
-    chosen: Int[np.ndarray, "local"],
-    count: int,
-    chunk: int,
-    width: int,
-) -> Chunks:
-    """Chunks of the chosen texts; missing rows are one padding token long."""
-    ids = np.zeros((count * chunk, width), np.int32)
-    lengths = np.ones(count * chunk, np.int32)
-    numbers = np.zeros(count * chunk, np.int32)
-    ids[: len(chosen)] = store.padded(rows[chosen], width)
-    lengths[: len(chosen)] = _row_lengths(store, rows[chosen])
-    numbers[: len(chosen)] = chosen
-    shape = (count, chunk)
-    return Chunks(
-        ids.reshape(*shape, width), lengths.reshape(shape), numbers.reshape(shape)
+def fill_chunks(
+    layout: Layout,
+    stores: Sequence[Ragged],
+    rows: Sequence[Int[np.ndarray, "side"]],
+    numbers: Sequence[Int[np.ndarray, "side"]],
+) -> tuple[tuple[Chunks, ...], Int[np.ndarray, "texts"]]:
+    """One device's texts in their places.
+
+    Args:
+      layout: the shapes.
+      stores: token ids, by side.
+      rows: which texts, by side.
+      numbers: numbers of the texts in the global batch, by side.
+
+    Returns:
+      Chunks, one element per shape; and where the texts' vectors come out, side after
+      side.
+    """
+    pairs = list(zip(stores, rows, strict=True))
+    lengths = np.concatenate([_row_lengths(*pair) for pair in pairs])
+    tokens = np.concatenate([store.joined(chosen) for store, chosen in pairs])
+    order = np.argsort(-lengths, kind="stable")
+    sorted_places = layout.arrange(lengths[order])
+    inverse = np.argsort(order)
+    places = sorted_places._replace(
+        **{k: getattr(sorted_places, k)[inverse] for k in _PER_TEXT}
     )
+    number = np.concatenate(numbers)
+    side = np.repeat(np.arange(len(rows)), [len(chosen) for chosen in rows])
+    chunks = tuple(
+        _fill(layout, group, places, lengths, tokens, (number, side))
+        for group in range(len(layout.shapes))
+    )
+    return chunks, layout.at(places).astype(np.int32)
+
+
+def _fill(
+    layout: Layout,
+    group: int,
+    places: Places,
+    lengths: Int[np.ndarray, "texts"],
+    tokens: Int[np.ndarray, "tokens"],
+    facts: tuple[Int[np.ndarray, "texts"], Int[np.ndarray, "texts"]],
+) -> Chunks:
+    """The chunks of one shape; rows without a text are one padding token long."""
+    shape, mine = layout.shapes[group], places.group == group
+    first = places.row * shape.width + places.start
+    within = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    chosen = np.repeat(mine, lengths)
+    where = (np.repeat(first, lengths) + within)[chosen]
+    all_rows = (shape.chunks, shape.rows)
+    ids = np.zeros((*all_rows, shape.width), np.int32)
+    ids.reshape(-1)[where] = tokens[chosen]
+    count = np.array([places.counts[group]], np.int32)
+    if layout.packed:
+        segments = np.zeros_like(ids)
+        segments.reshape(-1)[where] = np.repeat(places.slot + 1, lengths)[chosen]
+        return Chunks(ids, segments=segments, count=count)
+    columns = np.ones(all_rows, np.int32), *np.zeros((2, *all_rows), np.int32)
+    for column, values in zip(columns, (lengths, *facts), strict=True):
+        column.reshape(-1)[places.row[mine]] = values[mine]
+    return Chunks(ids, columns[0], None, columns[1], columns[2], count)
+
+
+def _side_by_side(parts: list[tuple[Chunks, ...]]) -> tuple[Chunks, ...]:
+    """Devices end to end."""
+    join = lambda *arrays: np.concatenate(arrays)  # noqa: E731
+    return tuple(jax.tree.map(join, *group) for group in zip(*parts, strict=True))

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from cdejax.artifacts import read_json, write_json
+from cdejax.distributed import agree, from_main, main_only, process
+from cdejax.training.sharding import shardings_of
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -25,13 +27,26 @@ class Checkpoints:
     run left under another name is passed over, and so is one that cannot be read.
     Leaves are stored under their paths, so a checkpoint does not depend on the classes
     that the pytree is made of.
+
+    Args:
+      folder: where they are.
+      keep: how many of the newest stay.
+      alone: only this process calls the methods, and only to read. Otherwise all
+        processes do, in the same order: each writes and reads what its devices hold.
     """
 
-    def __init__(self, folder: str | Path, keep: int):
+    def __init__(self, folder: str | Path, keep: int, *, alone: bool = False):
         import orbax.checkpoint as ocp
 
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
-        self._ocp = ocp
+        members = {process()} if alone else None
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep,
+            create=not alone,
+            multiprocessing_options=ocp.options.MultiprocessingOptions(
+                primary_host=process() if alone else 0, active_processes=members
+            ),
+        )
+        self._ocp, self._alone = ocp, alone
         self.folder = Path(folder).resolve()
         self._manager = ocp.CheckpointManager(self.folder, options=options)
 
@@ -67,24 +82,25 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, oldest first."""
-        return sorted(self._manager.all_steps())
+        if self._alone:
+            return sorted(self._manager.all_steps())
+        return from_main("steps", lambda: sorted(self._manager.all_steps()))
 
     def restore_latest(self, state: T, mesh: Mesh) -> tuple[int, T] | None:
         """The newest checkpoint that can be read, in the shape of `state`.
 
-        The arrays are replicated over the mesh, whatever mesh wrote them. None where
-        there is no checkpoint.
+        The arrays lie on the mesh as `sharding` puts them, whatever mesh wrote them.
+        None where there is no checkpoint.
 
         Raises:
           ValueError: there are checkpoints, but none can be read.
         """
         steps = self.steps()
         for step in reversed(steps):
-            try:
-                return step, self._restore(step, state, mesh)
-            except Exception as error:  # Orbax raises many kinds for damaged files
-                reason = str(error).splitlines()[0] if str(error) else repr(error)
-                _log.warning("checkpoint %d cannot be read: %s", step, reason)
+            found = self._try_restore(step, state, mesh)
+            if (found is not None) if self._alone else agree(found is not None):
+                assert found is not None
+                return step, found
         if steps:
             raise ValueError(
                 f"{self.folder}: none of the checkpoints {steps} can be read into this "
@@ -93,10 +109,18 @@ class Checkpoints:
             )
         return None
 
+    def _try_restore(self, step: int, state: T, mesh: Mesh) -> T | None:
+        try:
+            return self._restore(step, state, mesh)
+        except Exception as error:  # Orbax raises many kinds for damaged files
+            reason = str(error).splitlines()[0] if str(error) else repr(error)
+            _log.warning("checkpoint %d cannot be read: %s", step, reason)
+            return None
+
     def _restore(self, step: int, state: T, mesh: Mesh) -> T:
-        same = NamedSharding(mesh, PartitionSpec())
+        shardings = _by_path(shardings_of(state, mesh))
         target = {
-            path: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=same)
+            path: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=shardings[path])
             for path, x in _by_path(state).items()
         }
         args = self._ocp.args.StandardRestore(target)
@@ -119,15 +143,16 @@ class Best:
     def __init__(self, folder: str | Path):
         self._checkpoints = Checkpoints(folder, keep=1)
         self._file = self._checkpoints.folder / "best.json"
-        self.score = -math.inf
-        if self._file.is_file():
-            self.score = self._stored_score()
+        steps = self._checkpoints.steps()
+        self.score: float = from_main("best score", lambda: self._stored_score(steps))
 
-    def _stored_score(self) -> float:
+    def _stored_score(self, steps: list[int]) -> float:
         """The score that is kept, if its checkpoint is there, too."""
+        if not self._file.is_file():
+            return -math.inf
         found = read_json(self._file)
         try:
-            kept = int(found["step"]) in self._checkpoints.steps()
+            kept = int(found["step"]) in steps
             return float(found["score"]) if kept else -math.inf
         except (TypeError, KeyError, ValueError):
             raise ValueError(
@@ -144,7 +169,8 @@ class Best:
         # resumed behind this step would never write it again.
         self._checkpoints.wait()
         self.score = score
-        write_json(self._file, {"step": step, "score": score})
+        kept = {"step": step, "score": score}
+        main_only("best", lambda: write_json(self._file, kept))
 
     def close(self) -> None:
         """Waits until everything saved is on disk."""

@@ -1,209 +1,338 @@
-"""Static shapes for the texts of a step, planned from lengths known beforehand.
+"""Where the texts of a step stand: rows and chunks of few static shapes.
 
-Within a step order is free: the texts of a side are sorted by length, dealt to the
-devices and cut into chunks, and each chunk is as wide as its longest text. A *layout*
-fixes the widths of all chunks of a step, and a step is compiled once per layout. Few
-layouts, each covering many steps, bound the compilations; what that costs in padding is
-counted.
+All lengths are known beforehand and order within a step is free, so a batch reaches the
+device in static shapes with little padding. There are two ways. *Packed*: several texts
+share a row, kept apart by segment ids; one width serves all. *Padded*: one text a row,
+rows of few widths; for the second stage of a contextual encoder, whose texts each bring
+a context of their own. Either way a group of rows has a fixed shape and a number of
+chunks in use that varies from step to step: one compilation serves all steps.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+import dataclasses
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
-_MAX_CANDIDATES = 128
+_GOOD = 0.97
+"""Padding efficiency beyond which wider rows are not worth their attention."""
+_NARROWEST = 128
+_SHORT = 8
+"""A packed row has one slot for so many tokens."""
 
 
-class Layout(NamedTuple):
-    """Widths of the chunks on each device, longest first, one tuple per side."""
+class Shape(NamedTuple):
+    """A group of equal rows on one device."""
 
-    widths: tuple[tuple[int, ...], ...]
+    width: int
+    rows: int
+    """Rows of a chunk."""
+    slots: int
+    """Texts of a row at most."""
+    chunks: int
+    """Chunks at most."""
+    least: int
+    """Chunks that are in use in every step."""
+
+    @property
+    def vectors(self) -> int:
+        """Vectors that come out of all chunks."""
+        return self.chunks * self.rows * self.slots
 
 
-def round_width(length: int) -> int:
-    """The width for texts of a length: a multiple of 8, 16, 32 or 64 as it grows."""
-    for limit, step in ((64, 8), (128, 16), (256, 32)):
-        if length <= limit:
-            return -(-max(length, 1) // step) * step
-    return -(-length // 64) * 64
+class Places(NamedTuple):
+    """Where the texts of one device stand."""
+
+    group: Int[np.ndarray, "texts"]
+    row: Int[np.ndarray, "texts"]
+    """Row of the group, counted through all chunks."""
+    start: Int[np.ndarray, "texts"]
+    """First position in the row."""
+    slot: Int[np.ndarray, "texts"]
+    """Number of the text in its row."""
+    counts: tuple[int, ...]
+    """Chunks in use, by group."""
 
 
-def chunk_widths(
-    lengths: Int[np.ndarray, "texts"], chunk: int, devices: int
-) -> tuple[int, ...]:
-    """Widths that one side of a step needs, longest chunk first.
-
-    Sorted texts are dealt round robin, so the first chunk of every device together
-    holds the `chunk * devices` longest texts.
-    """
-    longest_first = np.sort(np.asarray(lengths))[::-1]
-    return tuple(round_width(int(n)) for n in longest_first[:: chunk * devices])
+def slots_of(width: int) -> int:
+    """Texts that share a row of a width at most."""
+    return max(width // _SHORT, 1)
 
 
 @dataclass(frozen=True)
-class LayoutPlan:
-    """Few layouts for many steps."""
+class Layout:
+    """The shapes of one side of a step, and how texts are put into them."""
 
-    layouts: tuple[Layout, ...]
-    chunks: tuple[int, ...]
-    """Rows per chunk, for each side."""
-    real_tokens: int
-    """Tokens of all steps."""
-    padded_tokens: int
-    """Positions that are computed for them, on all devices."""
+    shapes: tuple[Shape, ...]
+    packed: bool
+    front: int = 0
+    """Positions that every row has before its text: a context and soft tokens."""
 
-    def find(self, needed: Layout) -> Layout:
-        """The cheapest layout that covers the needed widths.
+    def arrange(self, lengths: Int[np.ndarray, "texts"]) -> Places:
+        """Places for the texts of one device, given longest first.
 
         Raises:
-          ValueError: none does; the plan was made for other steps.
+          ValueError: a text is longer than the widest row.
         """
-        covering = [layout for layout in self.layouts if _covers(layout, needed)]
-        if not covering:
+        if len(lengths) and lengths[0] > (widest := max(s.width for s in self.shapes)):
             raise ValueError(
-                f"no planned layout covers the widths {needed.widths}; "
-                "the layouts were planned for another batch plan"
+                f"a text of {lengths[0]} tokens where rows have {widest}; the layout "
+                "was planned for another batch plan"
             )
-        return min(covering, key=self.cost)
+        place = _pack if self.packed else _pad
+        return place(np.asarray(lengths), self)
 
-    def cost(self, layout: Layout) -> int:
-        """Token positions that one device computes in a step of a layout."""
-        return _cost(layout, self.chunks)
+    def at(self, places: Places) -> Int[np.ndarray, "texts"]:
+        """Index of each text's vector among those of all groups."""
+        sizes = [shape.vectors for shape in self.shapes]
+        first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        slots = np.array([shape.slots for shape in self.shapes])
+        group = places.group
+        return first[group] + places.row * slots[group] + places.slot
 
-    @property
-    def padding_efficiency(self) -> float:
-        """Share of computed positions that are real tokens."""
-        return self.real_tokens / max(self.padded_tokens, 1)
+    def positions(self, places: Places) -> int:
+        """Token positions that are computed; those before texts do not count."""
+        pairs = zip(self.shapes, places.counts, strict=True)
+        return sum(count * shape.rows * shape.width for shape, count in pairs)
+
+    def best_positions(self, lengths: Int[np.ndarray, "texts"]) -> int:
+        """The same if no row of a chunk were empty and every text in its own width."""
+        widths = np.array([shape.width for shape in self.shapes])
+        if self.packed:
+            return int(-(-lengths.sum() // widths[0]) * widths[0])
+        return int(widths[np.searchsorted(widths, lengths)].sum())
 
 
-def plan_layouts(
-    needed: Sequence[Layout],
-    real_tokens: int,
-    *,
-    chunks: tuple[int, ...],
-    devices: int,
-    max_layouts: int,
-    max_widths: int,
-) -> LayoutPlan:
-    """Chooses at most `max_layouts` layouts that cover every step's needed widths.
+def _sample(
+    steps: Sequence[Int[np.ndarray, "devices texts"]],
+) -> list[Int[np.ndarray, "devices texts"]]:
+    """Some steps, spread over all of them."""
+    return [steps[i] for i in range(0, len(steps), len(steps) // 8 or 1)]
 
-    Steps are ordered by cost and cut into consecutive groups, each covered by the
-    elementwise largest widths of its members; dynamic programming finds the cuts that
-    compute the fewest positions.
+
+def plan_packed(
+    steps: Sequence[Int[np.ndarray, "devices texts"]], chunk_tokens: int
+) -> Layout:
+    """Rows of one width for several texts each.
+
+    The width is the smallest power of two that holds the longest text and is filled
+    well. Rows of a chunk are as many as `chunk_tokens` holds, or somewhat fewer where
+    that leaves less of the last chunk empty.
 
     Args:
-      needed: widths that each step needs (`chunk_widths` of every side).
-      real_tokens: tokens of all steps, for the padding efficiency.
-      chunks: rows per chunk, for each side.
-      devices: devices that every chunk position stands for.
-      max_layouts: layouts, and so compilations, at most.
-      max_widths: widths per side of a layout at most; each one is a copy of the encoder
-        in the compiled step.
+      steps: lengths of the texts on each device in each step, longest first.
+      chunk_tokens: token positions of a chunk at most (one row at least).
     """
-    unique, counts = _unique(needed)
-    table, counts, sides = _candidates(unique, counts, chunks)
-    merge = functools.partial(_merge_widths, sides=sides, max_widths=max_widths)
-    groups = _best_groups(table, counts, _weights(sides, chunks), merge, max_layouts)
-    layouts = tuple(dict.fromkeys(_to_layout(row, sides) for row in groups))
-    plan = LayoutPlan(layouts, chunks, real_tokens, 0)
-    found = [plan.find(layout) for layout in unique]
-    padded = sum(
-        _cost(layout, chunks) * int(n)
-        for layout, n in zip(found, _unique(needed)[1], strict=True)
+    sample = [lengths[0].tolist() for lengths in _sample(steps)]
+    longest, totals = 1, []
+    for lengths in steps:
+        longest = max(longest, int(lengths.max(initial=1)))
+        totals += lengths.sum(1).tolist()
+    width = _row_width(sample, longest)
+    slots = slots_of(width)
+    rows = _rows_of_chunk(
+        [_rows_needed(lengths, width) for lengths in sample],
+        max(chunk_tokens // width, 1),
     )
-    return LayoutPlan(layouts, chunks, real_tokens, padded * devices)
+    high, low = (-(-n // width) for n in (max(totals), max(min(totals), 1)))
+    most = 2 * high + -(-len(sample[0]) // slots) + 1  # always enough, see `_fit`
+    shape = Shape(width, rows, slots, -(-most // rows), -(-low // rows))
+    return Layout((shape,), packed=True)
 
 
-def _unique(needed: Sequence[Layout]) -> tuple[list[Layout], Int[np.ndarray, "n"]]:
-    counts: dict[Layout, int] = {}
-    for layout in needed:
-        counts[layout] = counts.get(layout, 0) + 1
-    return list(counts), np.array(list(counts.values()), np.int64)
+def _row_width(sample: list[list[int]], longest: int) -> int:
+    """The narrowest power of two that is filled well, or else the best of four."""
+    width = max(_NARROWEST, 1 << (longest - 1).bit_length())
+    real = sum(map(sum, sample))
+    best, found = 0.0, width
+    for candidate in (width, 2 * width, 4 * width, 8 * width):
+        rows = sum(_rows_needed(lengths, candidate) for lengths in sample)
+        filled = real / (rows * candidate)
+        if filled > best + 0.01:
+            best, found = filled, candidate
+        if best >= _GOOD:
+            break
+    return found
 
 
-def _candidates(
-    unique: list[Layout], counts: Int[np.ndarray, "n"], chunks: tuple[int, ...]
-) -> tuple[Int[np.ndarray, "n widths"], Int[np.ndarray, "n"], tuple[int, ...]]:
-    """Distinct layouts as rows of widths, by cost, thinned to a bounded number."""
-    sides = tuple(len(side) for side in unique[0].widths)
-    table = np.array([sum(layout.widths, ()) for layout in unique], np.int64)
-    order = np.argsort(table @ _weights(sides, chunks), kind="stable")
-    table, counts = table[order], counts[order]
-    parts = np.array_split(np.arange(len(table)), min(len(table), _MAX_CANDIDATES))
-    table = np.array([table[part].max(0) for part in parts])
-    return table, np.array([counts[part].sum() for part in parts]), sides
+def _rows_needed(lengths: list[int], width: int) -> int:
+    return int(_fit(lengths, width, slots_of(width))[0].max(initial=0)) + 1
 
 
-def _best_groups(
-    table: Int[np.ndarray, "n widths"],
-    counts: Int[np.ndarray, "n"],
-    weights: Int[np.ndarray, "widths"],
-    merge: Callable[[np.ndarray], np.ndarray],
-    max_groups: int,
-) -> list[Int[np.ndarray, "widths"]]:
-    """Consecutive groups of rows whose covers compute the fewest positions."""
-    n = len(table)
-    cover = [np.maximum.accumulate(table[start:], 0) for start in range(n)]
-    cover = [np.apply_along_axis(merge, 1, c) for c in cover]
-    cost = np.full((n, n + 1), np.inf)
-    for start in range(n):
-        rows = np.cumsum(counts[start:])
-        cost[start, start + 1 :] = (cover[start] @ weights) * rows
-    best, cut = cost[0].copy(), [np.zeros(n + 1, int)]
-    for _ in range(1, min(max_groups, n)):
-        best[0] = 0  # a group may also be the first one
-        total = best[:n, None] + cost
-        cut.append(total.argmin(0))
+def _rows_of_chunk(needed: list[int], most: int) -> int:
+    """Rows of a chunk that leave the fewest empty, between 3/4 of the most and it."""
+    most = min(most, max(needed))
+    candidates = range(most, max(most * 3 // 4, 1) - 1, -1)
+    return min(candidates, key=lambda rows: sum(-(-n // rows) * rows for n in needed))
+
+
+def _pack(lengths: Int[np.ndarray, "texts"], layout: Layout) -> Places:
+    shape = layout.shapes[0]
+    row, start, slot = _fit(lengths.tolist(), shape.width, shape.slots)
+    counts = (int(row.max(initial=0)) // shape.rows + 1,)
+    return Places(np.zeros_like(row), row, start, slot, counts)
+
+
+def _fit(lengths: list[int], width: int, slots: int) -> Int[np.ndarray, "3 texts"]:
+    """Row, start and slot of texts, longest first, each in the fullest row it fits.
+
+    At most one row with a free slot is left half empty or emptier, so there are at
+    most 2 tokens / width + texts / slots + 1 rows.
+    """
+    rows_with: list[list[int]] = [[] for _ in range(width + 1)]
+    spaces = 0  # bit n is set where a row has room for n tokens
+    used: list[int] = []
+    places = np.empty((3, len(lengths)), np.int64)
+    for index, length in enumerate(lengths):
+        if fitting := spaces >> length:
+            space = length + (fitting & -fitting).bit_length() - 1
+            row = rows_with[space].pop()
+            if not rows_with[space]:
+                spaces ^= 1 << space
+        else:
+            space, row = width, len(used)
+            used.append(0)
+        places[:, index] = row, width - space, used[row]
+        used[row] += 1
+        left = space - length
+        if left and used[row] < slots:
+            rows_with[left].append(row)
+            spaces |= 1 << left
+    return places
+
+
+def plan_padded(
+    steps: Sequence[Int[np.ndarray, "devices texts"]],
+    chunk_tokens: int,
+    *,
+    front: int = 0,
+    max_widths: int = 8,
+) -> Layout:
+    """Rows of few widths for one text each.
+
+    Args:
+      steps: lengths of the texts on each device in each step, longest first.
+      chunk_tokens: token positions of a chunk at most, `front` included (one row at
+        least).
+      front: positions that every row has before its text.
+      max_widths: widths at most; each one is a copy of the encoder in the compiled
+        step.
+    """
+    histogram = np.zeros(1, np.int64)
+    for lengths in steps:
+        counts = np.bincount(lengths.ravel())
+        histogram = np.pad(histogram, (0, max(len(counts) - len(histogram), 0)))
+        histogram[: len(counts)] += counts
+    sample = np.concatenate(_sample(steps))
+    layouts = [
+        _unsurveyed(best_widths(histogram, most), tokens, front, sample.shape[1])
+        for most in range(1, max_widths + 1)
+        for tokens in np.linspace(
+            chunk_tokens, 0.7 * chunk_tokens, 7, dtype=int
+        ).tolist()
+    ]
+    layout = min(layouts, key=lambda layout: _computed(sample, layout))
+    used = np.concatenate(
+        [_used(_by_width(lengths, layout), layout) for lengths in steps]
+    )
+    most, least = used.max(0).tolist(), used.min(0).tolist()
+    shapes = tuple(
+        shape._replace(chunks=max(high, 1), least=low)
+        for shape, high, low in zip(layout.shapes, most, least, strict=True)
+    )
+    return dataclasses.replace(layout, shapes=shapes)
+
+
+def _unsurveyed(
+    widths: tuple[int, ...], chunk_tokens: int, front: int, texts: int
+) -> Layout:
+    """Rows of given widths; how many chunks there are is not known yet."""
+    rows = [min(max(chunk_tokens // (front + w), 1), texts) for w in widths]
+    pairs = zip(widths, rows, strict=True)
+    shapes = tuple(Shape(width, n, 1, 0, 0) for width, n in pairs)
+    return Layout(shapes, packed=False, front=front)
+
+
+def _computed(sample: Int[np.ndarray, "devices texts"], layout: Layout) -> int:
+    """Positions that are computed for a sample of steps, those before texts, too."""
+    each = [shape.rows * (layout.front + shape.width) for shape in layout.shapes]
+    return int((_used(_by_width(sample, layout), layout) @ np.array(each)).sum())
+
+
+def best_widths(histogram: Int[np.ndarray, "longest"], most: int) -> tuple[int, ...]:
+    """The widths, multiples of 8 and at most so many, that pad the least; ascending.
+
+    Args:
+      histogram: number of texts of each length.
+      most: widths at most.
+    """
+    steps = -(-(len(histogram) - 1) // 8) or 1
+    padded = np.zeros(steps * 8 + 1, np.int64)
+    padded[: len(histogram)] = histogram
+    counts = padded[1:].reshape(steps, 8).sum(1)
+    counts[0] += padded[0]
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    width = 8 * np.arange(steps + 1)
+    # cost[i, j]: texts of more than 8 i and at most 8 j tokens, in rows of 8 j
+    cost = np.where(
+        np.arange(steps + 1)[:, None] < np.arange(steps + 1),
+        (ends[None, :] - ends[:, None]) * width[None, :],
+        np.iinfo(np.int64).max // 4,
+    )
+    best, cuts = cost[0], []
+    for _ in range(1, min(most, steps)):
+        total = best[:, None] + cost
+        total[0] = cost[0]
+        cuts.append(total.argmin(0))
         best = total.min(0)
-    groups, end = [], n
-    for starts in reversed(cut):
-        start = int(starts[end])
-        groups.append(cover[start][end - start - 1])
-        end = start
+    found, end = [], steps
+    for cut in reversed([np.zeros(steps + 1, int), *cuts]):
+        found.append(8 * end)
+        end = int(cut[end])
         if end == 0:
             break
-    return groups
+    return tuple(sorted(set(found)))
 
 
-def _merge_widths(
-    widths: Int[np.ndarray, "widths"], sides: tuple[int, ...], max_widths: int
-) -> Int[np.ndarray, "widths"]:
-    """Raises widths until each side has few distinct ones, at the least cost."""
-    out, start = widths.copy(), 0
-    for length in sides:
-        side = out[start : start + length]
-        while len(distinct := np.unique(side)) > max_widths:
-            added = np.diff(distinct) * [(side == w).sum() for w in distinct[:-1]]
-            lowest = int(added.argmin())
-            side[side == distinct[lowest]] = distinct[lowest + 1]
-        start += length
-    return out
+def _by_width(
+    lengths: Int[np.ndarray, "devices texts"], layout: Layout
+) -> Int[np.ndarray, "devices widths"]:
+    """Number of texts in rows of each width.
+
+    Texts that would leave much of a chunk empty go to rows of the next width, if the
+    wider rows cost less than the empty ones.
+    """
+    shapes, front = layout.shapes, layout.front
+    limits = np.array([0, *(shape.width for shape in shapes)])
+    below = np.stack([(lengths <= limit).sum(1) for limit in limits], axis=1)
+    below[:, 0] = 0  # an empty text stands in the narrowest row
+    counts = np.diff(below, axis=1)
+    for i, (shape, wider) in enumerate(itertools.pairwise(shapes)):
+        rest = counts[:, i] % shape.rows
+        empty = (shape.rows - rest) * (front + shape.width)
+        moved = np.where(rest * (wider.width - shape.width) < empty, rest, 0)
+        counts[:, i] -= moved
+        counts[:, i + 1] += moved
+    return counts
 
 
-def _weights(sides: tuple[int, ...], chunks: tuple[int, ...]) -> np.ndarray:
-    return np.repeat(chunks, sides)
+def _used(
+    counts: Int[np.ndarray, "devices widths"], layout: Layout
+) -> Int[np.ndarray, "devices widths"]:
+    """Chunks in use."""
+    return -(-counts // np.array([shape.rows for shape in layout.shapes]))
 
 
-def _cost(layout: Layout, chunks: tuple[int, ...]) -> int:
-    """Positions that one device computes in a step."""
-    sides = zip(layout.widths, chunks, strict=True)
-    return sum(sum(widths) * chunk for widths, chunk in sides)
-
-
-def _covers(layout: Layout, needed: Layout) -> bool:
-    pairs = zip(layout.widths, needed.widths, strict=True)
-    return all(
-        len(have) == len(need) and all(h >= n for h, n in zip(have, need, strict=True))
-        for have, need in pairs
-    )
-
-
-def _to_layout(row: Int[np.ndarray, "widths"], sides: tuple[int, ...]) -> Layout:
-    cuts = np.cumsum(sides)[:-1]
-    return Layout(tuple(tuple(int(w) for w in side) for side in np.split(row, cuts)))
+def _pad(lengths: Int[np.ndarray, "texts"], layout: Layout) -> Places:
+    counts = _by_width(lengths[None], layout)[0]
+    group = np.repeat(np.arange(len(counts))[::-1], counts[::-1])  # longest first
+    first = np.concatenate([[0], np.cumsum(counts[::-1])[:-1]])
+    row = np.arange(len(lengths)) - np.repeat(first, counts[::-1])
+    used = _used(counts[None], layout)[0]
+    zeros = np.zeros_like(row)
+    return Places(group, row, zeros, zeros, tuple(int(n) for n in used))

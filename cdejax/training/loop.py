@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from cdejax.artifacts import (
     RUN,
+    appears,
     exclusive,
     fingerprint,
     jsonable,
@@ -28,11 +29,20 @@ from cdejax.artifacts import (
 )
 from cdejax.config import Config
 from cdejax.data.loader import batches
+from cdejax.distributed import (
+    from_main,
+    is_main,
+    main_only,
+    replicate,
+    whole_arrays,
+)
 from cdejax.progress import progress
 from cdejax.training.batches import Batch, BatchMaker, BatchSettings
 from cdejax.training.checkpoint import Best, Checkpoints
+from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.metrics import MetricsLog
 from cdejax.training.optimizer import learning_rate, make_optimizer
+from cdejax.training.sharding import make_mesh, put_state
 from cdejax.training.start import (
     BEST,
     CHECKPOINTS,
@@ -41,7 +51,7 @@ from cdejax.training.start import (
     encoder_hash,
     initial_params,
 )
-from cdejax.training.step import LossSettings, State, data_mesh, put_batch, train_step
+from cdejax.training.step import LossSettings, State, put_batch, train_step
 from cdejax.typing import Device
 
 if TYPE_CHECKING:
@@ -84,7 +94,8 @@ def train(
     """Trains until the plan's end; started again, it goes on from the last checkpoint.
 
     A run that was killed and resumed gives the same parameters, bit for bit, as one
-    that was not (same devices; on GPU with deterministic operations).
+    that was not (same devices; on GPU with deterministic operations). All processes
+    of a run call this; process 0 holds the folder, writes metrics and evaluates.
 
     Args:
       config: the recipe, of one variant.
@@ -99,9 +110,19 @@ def train(
         the artefacts, or the loss is not finite (the batch is dumped and named).
     """
     folder = Path(folder)
-    with exclusive(folder):
-        _claim(folder, config, inputs)
-        run = _Run(config, inputs, folder, evaluate, data_mesh(devices))
+    with contextlib.ExitStack() as held:
+
+        def claim() -> None:
+            held.enter_context(exclusive(folder))
+            _claim(folder, config, inputs)
+
+        main_only("claim", claim)
+        if not is_main():
+            appears(folder / RUN)
+            check_run(folder, config, inputs)
+        run = _Run(
+            config, inputs, folder, evaluate, make_mesh(devices, config.training.fsdp)
+        )
         try:
             run.finish()
         finally:
@@ -109,11 +130,14 @@ def train(
     return folder
 
 
-def make_batches(config: Config, inputs: Inputs, devices: int) -> BatchMaker:
-    """The batches of a run on a number of devices.
+def make_batches(
+    config: Config, inputs: Inputs, model: Model, mesh: Mesh
+) -> BatchMaker:
+    """The batches of a run on a mesh, in chunks that suit its devices and the model.
 
     Raises:
-      ValueError: hard negatives are asked for, but there are none.
+      ValueError: hard negatives are asked for, but there are none; or the model does
+        not fit the devices.
     """
     training, contextual = config.training, config.model.kind == "contextual"
     if training.negatives_per_query and not len(inputs.pairs.train.negatives.values):
@@ -124,13 +148,13 @@ def make_batches(config: Config, inputs: Inputs, devices: int) -> BatchMaker:
         )
     settings = BatchSettings(
         seed=config.seed,
-        devices=devices,
-        chunk_size=training.chunk_size,
-        context_chunk_size=training.context_chunk_size,
+        devices=mesh.size,
+        chunk_tokens=training.chunk_tokens or chunk_tokens(model, mesh),
         context_size=config.model.context_size if contextual else 0,
+        soft_tokens=config.model.soft_tokens if contextual else 0,
         negatives_per_query=training.negatives_per_query,
-        max_layouts=training.max_layouts,
         max_widths=training.max_widths,
+        packed=training.packed,
     )
     masked = training.false_negative_margin is not None
     vectors = inputs.vectors if masked else None
@@ -146,7 +170,15 @@ def loss_settings(config: Config) -> LossSettings:
         margin=training.false_negative_margin,
         block=training.loss_block,
         sequence_dropout=config.model.sequence_dropout,
+        ring=training.ring,
     )
+
+
+def local_indices(mesh: Mesh) -> list[int]:
+    """Which devices of the mesh are this process's own."""
+    here = jax.process_index()
+    flat = enumerate(mesh.devices.flat)
+    return [i for i, device in flat if device.process_index == here]
 
 
 class _Run:
@@ -169,10 +201,14 @@ class _Run:
         graphdef = nnx.split(model)[0]
         params = jax.tree.map(jnp.array, initial_params(config, model))
         state = State(params, optimizer.init(params), jnp.zeros((), jnp.int32))
-        everywhere = NamedSharding(mesh, PartitionSpec())
-        self.state: State = jax.device_put(state, everywhere)
-        self.step = train_step(graphdef, mesh, loss_settings(config), optimizer)
-        self.key = jax.device_put(jax.random.key(config.seed), everywhere)
+        self.state: State = put_state(state, mesh)
+        self.maker = make_batches(config, inputs, model, mesh)
+        self.kept = kept_chunks(model, self.maker, mesh)
+        settings = loss_settings(config)
+        self.step = train_step(
+            graphdef, mesh, settings, optimizer, params, kept=self.kept
+        )
+        self.key = replicate(jax.random.key(config.seed), mesh)
         self.checkpoints = Checkpoints(
             folder / CHECKPOINTS, config.training.keep_checkpoints
         )
@@ -180,13 +216,13 @@ class _Run:
         self.start = 0
         if (found := self.checkpoints.restore_latest(self.state, mesh)) is not None:
             self.start, self.state = found
-        self.maker = make_batches(config, inputs, mesh.size)
         self.log = MetricsLog(folder, self.start, self._opening())
         self.clock = time.perf_counter()
 
     def _opening(self) -> dict[str, Any]:
         """What a reader of the log wants to know of this start, printed too."""
-        layouts, plan = self.maker.layouts, self.inputs.plan
+        plan = self.inputs.plan
+        found, possible = self.maker.padding_efficiency()
         negatives = plan.batch_size * (1 + self.config.training.negatives_per_query) - 1
         facts = {
             "event": "resume" if self.start else "start",
@@ -196,8 +232,10 @@ class _Run:
             "negatives_per_query": negatives,
             "temperature": self.config.training.temperature,
             "context_documents": self.maker.context_size,
-            "layouts": len(layouts.layouts),
-            "padding_efficiency": round(layouts.padding_efficiency, 4),
+            "chunk_tokens": self.maker.settings.chunk_tokens,
+            "chunks_kept": sum(self.kept.texts),
+            "padding_efficiency": round(found, 4),
+            "best_padding_efficiency": round(possible, 4),
         }
         shown = list(facts.items())[1:]
         _log.info(", ".join(f"{k.replace('_', ' ')} {v}" for k, v in shown))
@@ -224,9 +262,7 @@ class _Run:
                 self._record(*waiting.popleft())
 
     def _batches(self) -> Iterator[tuple[int, Batch]]:
-        process = jax.process_index()
-        flat = enumerate(self.mesh.devices.flat)
-        local = [i for i, device in flat if device.process_index == process]
+        local = local_indices(self.mesh)
         return batches(
             lambda step: self.maker.step(step, local),
             self.start,
@@ -246,12 +282,17 @@ class _Run:
         last = done == self.total
         evaluated = last or (training.eval_every and done % training.eval_every == 0)
         if evaluated and self.evaluate is not None:
-            score = self.evaluate(self.state.params)
+            score = self._score(self.evaluate)
             self.log.add(done, {"heldout_ndcg@10": score})
             self.best.offer(done, score, self.state.params)
         if last or done % training.checkpoint_every == 0:
             self.checkpoints.save(done, self.state)
         self.clock = time.perf_counter()
+
+    def _score(self, evaluate: Evaluate) -> float:
+        """The score that process 0 gives the parameters, the same on all processes."""
+        params = whole_arrays(self.state.params)
+        return from_main("evaluation", lambda: evaluate(params))
 
     def _record(self, step: int, metrics: Any) -> None:
         """Checks a finished step and logs it."""
@@ -275,18 +316,19 @@ class _Run:
         pairs, rows = self.inputs.pairs, self.inputs.plan.rows(step)
         path = self.folder / f"nonfinite-step-{step + 1}.json"
         domains = sorted({pairs.domains[d] for d in pairs.train.domain[rows]})
-        write_json(
-            path,
-            {
-                "step": step + 1,
-                "epoch": self.inputs.plan.epoch_of(step),
-                "metrics": {name: str(value) for name, value in values.items()},
-                "domains": domains,
-                "rows": rows.tolist(),
-                "query_rows": np.asarray(pairs.train.query)[rows].tolist(),
-                "document_rows": np.asarray(pairs.train.document)[rows].tolist(),
-            },
-        )
+        if is_main():
+            write_json(
+                path,
+                {
+                    "step": step + 1,
+                    "epoch": self.inputs.plan.epoch_of(step),
+                    "metrics": {name: str(value) for name, value in values.items()},
+                    "domains": domains,
+                    "rows": rows.tolist(),
+                    "query_rows": np.asarray(pairs.train.query)[rows].tolist(),
+                    "document_rows": np.asarray(pairs.train.document)[rows].tolist(),
+                },
+            )
         raise ValueError(
             f"step {step + 1}: loss {values['loss']}, gradient norm "
             f"{values['gradient_norm']}. The batch (domains {', '.join(domains)}) is "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from cdejax.training.relation import (
 )
 from cdejax.typing import AnyArray
 
+T = TypeVar("T")
 _NEVER = -1e30
 """Logit of a cell that is out of the denominator: finite, so no gradient is NaN."""
 
@@ -34,7 +36,9 @@ class QueryTerms(NamedTuple):
     """Cells left out of the denominator."""
 
 
-class _Sums(NamedTuple):
+class Sums(NamedTuple):
+    """What has been summed up over the documents seen so far, by query."""
+
     peak: Float[Array, "queries"]
     total: Float[Array, "queries"]
     positive: Float[Array, "queries"]
@@ -42,6 +46,16 @@ class _Sums(NamedTuple):
     own: Float[Array, "queries"]
     hardest: Float[Array, "queries"]
     masked: Int[Array, "queries"]
+
+    def terms(self) -> QueryTerms:
+        """The loss and its metrics, once all documents have been seen."""
+        loss = self.log_partition() - self.positive / self.positives
+        hardest = jax.lax.stop_gradient(self.hardest)
+        return QueryTerms(loss, self.own > hardest, hardest, self.masked)
+
+    def log_partition(self) -> Float[Array, "queries"]:
+        """Logarithm of the denominator."""
+        return self.peak + jnp.log(self.total)
 
 
 def normalize(vectors: Float[AnyArray, "*rows dim"]) -> Float[Array, "*rows dim"]:
@@ -79,44 +93,84 @@ def info_nce(
       margin: of the false-negative mask, see `relate`; None for no mask.
       block: columns held at once.
     """
-    count = document_vectors.shape[0]
-    block = min(block, count)
-    padding = -count % block
-    query_vectors = normalize(query_vectors)
-    columns = (normalize(document_vectors), documents)
-    columns = jax.tree.map(lambda x: _blocks(x, block, padding), columns)
+    query_vectors, document_vectors = map(normalize, (query_vectors, document_vectors))
+    scores = Scores(queries, Contrast(temperature, duplicates, margin, block))
+    sums = scores.add(start(query_vectors), query_vectors, document_vectors, documents)
+    return sums.terms()
 
-    @jax.checkpoint
-    def add(sums: _Sums, column: tuple) -> tuple[_Sums, None]:
-        vectors, ids = column
-        cells = relate(queries, ids, duplicates=duplicates, margin=margin)
+
+@dataclass(frozen=True)
+class Contrast:
+    """How queries are scored against documents; see `info_nce`."""
+
+    temperature: float
+    duplicates: Duplicates
+    margin: float | None
+    block: int
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of some queries, summed up over documents block by block."""
+
+    queries: QueryRows
+    how: Contrast
+
+    def add(
+        self,
+        sums: Sums,
+        query_vectors: Float[Array, "queries dim"],
+        document_vectors: Float[Array, "documents dim"],
+        documents: DocumentColumns,
+    ) -> Sums:
+        """Adds documents to the sums; vectors are normalised."""
+
+        @jax.checkpoint
+        def add(sums: Sums, column: tuple) -> tuple[Sums, None]:
+            cosine, cells = self.cells(query_vectors, *column)
+            return _add_block(sums, cosine, cells, self.how.temperature), None
+
+        blocks = in_blocks((document_vectors, documents), self.how.block)
+        return jax.lax.scan(add, sums, blocks)[0]
+
+    def cells(
+        self,
+        query_vectors: Float[Array, "queries dim"],
+        document_vectors: Float[Array, "block dim"],
+        documents: DocumentColumns,
+    ) -> tuple[Float[Array, "queries block"], Cells]:
+        """Cosines of the queries with a block of documents, and what they are."""
+        duplicates, margin = self.how.duplicates, self.how.margin
+        cells = relate(self.queries, documents, duplicates=duplicates, margin=margin)
         cosine = jnp.einsum(
-            "qh,dh->qd", query_vectors, vectors, precision=jax.lax.Precision.HIGHEST
+            "qh,dh->qd",
+            query_vectors,
+            document_vectors,
+            precision=jax.lax.Precision.HIGHEST,
         )
-        return _add_block(sums, cosine, cells, ids.real, temperature), None
+        return cosine, cells
 
-    sums, _ = jax.lax.scan(add, _start(query_vectors), columns)
-    log_partition = sums.peak + jnp.log(sums.total)
-    loss = log_partition - sums.positive / sums.positives
-    hardest = jax.lax.stop_gradient(sums.hardest)
-    return QueryTerms(loss, sums.own > hardest, hardest, sums.masked)
+
+def logits_of(
+    cosine: Float[Array, "queries block"], cells: Cells, temperature: float
+) -> Float[Array, "queries block"]:
+    """Cosines by temperature, and next to nothing where a cell does not count."""
+    return jnp.where(cells.outside, _NEVER, cosine / temperature)
 
 
 def _add_block(
-    sums: _Sums,
+    sums: Sums,
     cosine: Float[Array, "queries block"],
     cells: Cells,
-    real: Bool[Array, "block"],
     temperature: float,
-) -> _Sums:
+) -> Sums:
     """Adds a block of columns to the running log-sum-exp and counts."""
-    outside = cells.ignored | ~real
-    logits = jnp.where(outside, _NEVER, cosine / temperature)
+    logits = logits_of(cosine, cells, temperature)
     peak = jnp.maximum(sums.peak, jax.lax.stop_gradient(logits.max(-1)))
     total = sums.total * jnp.exp(sums.peak - peak)
     total += jnp.exp(logits - peak[:, None]).sum(-1)
-    negative = jnp.where(outside | cells.positive, -1.0, cosine)
-    return _Sums(
+    negative = jnp.where(cells.outside | cells.positive, -1.0, cosine)
+    return Sums(
         peak,
         total,
         sums.positive + jnp.where(cells.positive, logits, 0.0).sum(-1),
@@ -127,15 +181,20 @@ def _add_block(
     )
 
 
-def _start(query_vectors: Float[Array, "queries dim"]) -> _Sums:
+def start(query_vectors: Float[Array, "queries dim"]) -> Sums:
     """Empty sums, made from the vectors so that they vary over the same devices."""
     zero = jax.lax.stop_gradient(query_vectors[:, 0]) * 0
-    return _Sums(
-        zero + _NEVER, zero, zero, zero, zero, zero - 1, zero.astype(jnp.int32)
-    )
+    return Sums(zero + _NEVER, zero, zero, zero, zero, zero - 1, zero.astype(jnp.int32))
 
 
-def _blocks(x: Array, block: int, padding: int) -> Array:
+def in_blocks(tree: T, block: int) -> T:
     """Cuts rows into blocks, the last one filled up with zeros (columns not real)."""
-    x = jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1))
-    return x.reshape(x.shape[0] // block, block, *x.shape[1:])
+    count = jax.tree.leaves(tree)[0].shape[0]
+    block = min(block, count)
+    padding = -count % block
+
+    def cut(x: Array) -> Array:
+        x = jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1))
+        return x.reshape(x.shape[0] // block, block, *x.shape[1:])
+
+    return jax.tree.map(cut, tree)

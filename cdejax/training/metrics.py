@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cdejax.distributed import is_main
+
 FILE = "metrics.jsonl"
 
 
@@ -16,13 +18,17 @@ class MetricsLog:
     """Appends one line per logged step to `metrics.jsonl`, and the same to TensorBoard.
 
     Lines of steps that will be run again (a killed run had gone on after its last
-    checkpoint) are taken out first. Every start adds a line `{"event": …}`.
+    checkpoint) are taken out first. Every start adds a line `{"event": …}`. Among
+    several processes only process 0 writes.
     """
 
     def __init__(self, folder: str | Path, start: int, event: Mapping[str, Any]):
         from tensorboardX import SummaryWriter
 
         self.path = Path(folder) / FILE
+        self._writes = is_main()
+        if not self._writes:
+            return
         _keep_before(self.path, start)
         self._stream = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
         board = str(Path(folder) / "tensorboard")
@@ -31,6 +37,8 @@ class MetricsLog:
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Logs the values of a step (counted from 1: steps done)."""
+        if not self._writes:
+            return
         self._write({"step": step, **{k: _plain(v) for k, v in values.items()}})
         for name, value in values.items():
             self._board.add_scalar(name, value, step)
@@ -41,6 +49,8 @@ class MetricsLog:
 
     def close(self) -> None:
         """Closes the files."""
+        if not self._writes:
+            return
         self._stream.close()
         self._board.close()
 

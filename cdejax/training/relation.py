@@ -64,6 +64,8 @@ class Cells(NamedTuple):
     """The document counts as a positive."""
     ignored: Bool[AnyArray, "queries documents"]
     """The document is neither positive nor negative: out of the denominator."""
+    outside: Bool[AnyArray, "queries documents"]
+    """The same, or no document at all."""
 
 
 def relate(
@@ -95,7 +97,8 @@ def relate(
     if margin is not None:
         ignored |= _reaches_positive(queries, documents, margin)
     real = documents.real
-    return Cells(own & real, positive & real, ignored & ~positive & real)
+    ignored = ignored & ~positive & real
+    return Cells(own & real, positive & real, ignored, ignored | ~real)
 
 
 def _reaches_positive(

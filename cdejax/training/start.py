@@ -16,7 +16,8 @@ from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder, from_pretr
 from cdejax.paths import resolve_folder
 from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.optimizer import make_optimizer
-from cdejax.training.step import State, data_mesh
+from cdejax.training.sharding import make_mesh
+from cdejax.training.step import State
 
 CHECKPOINTS, BEST = "checkpoints", "best"
 Model = BiEncoder | ContextualEncoder
@@ -170,8 +171,8 @@ def trained_params(run_folder: str | Path, params: Any) -> Any:
         folder = Path(run_folder) / name
         if not folder.is_dir():
             continue
-        checkpoints = Checkpoints(folder, keep=1)
-        found = checkpoints.restore_latest(target, data_mesh(jax.devices()[:1]))
+        checkpoints = Checkpoints(folder, keep=1, alone=True)
+        found = checkpoints.restore_latest(target, make_mesh(jax.local_devices()[:1]))
         checkpoints.close()
         if found is not None:
             return found[1].params if isinstance(found[1], State) else found[1]

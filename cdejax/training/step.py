@@ -1,12 +1,13 @@
 """The training step: two cached stages and one loss, over any number of devices.
 
-The step stands inside one `jax.shard_map` over `data`. Parameters are marked as varying
-before they are differentiated, so that gradients stay on their device until one sum at
-the end: otherwise every scan iteration would hold a reduction.
+The step stands inside one `jax.shard_map`. Parameters vary over the devices before they
+are differentiated, so that gradients stay on their device until one sum at the end:
+otherwise every chunk's iteration would hold a reduction.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,21 +16,34 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from cdejax.models import BiEncoder, ContextualEncoder
 from cdejax.training.batches import Batch
-from cdejax.training.cache import Chunks, encode_cached
+from cdejax.training.cache import Chunks, Encode, encode_cached
+from cdejax.training.layout import slots_of
 from cdejax.training.loss import QueryTerms, info_nce
 from cdejax.training.relation import Duplicates
-from cdejax.typing import AnyArray, Device
+from cdejax.training.ring import ring_info_nce
+from cdejax.training.sharding import (
+    DATA,
+    EVERYWHERE,
+    FSDP,
+    ROWS,
+    apart,
+    assemble,
+    shardings_of,
+    specs_of,
+    split_dim,
+    together,
+)
+from cdejax.typing import AnyArray
 
-AXIS = "data"
+AXES = (DATA, FSDP)
+Model = BiEncoder | ContextualEncoder
 Params = Any
 """Pytree of parameters, as `nnx.split` gives it."""
-Encode = Callable[[Chunks, int], Float[Array, "chunk dim"]]
-"""Embeds one chunk of queries (side 0) or documents (side 1)."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,8 @@ class LossSettings:
     margin: float | None = None
     block: int = 4096
     sequence_dropout: float = 0.0
+    ring: bool = False
+    """Documents pass from device to device instead of being gathered."""
 
 
 class Metrics(NamedTuple):
@@ -63,48 +79,66 @@ class State(NamedTuple):
     step: Int[Array, ""]
 
 
-def data_mesh(devices: list[Device] | None = None) -> Mesh:
-    """A mesh of the given devices (default: all) along `data`."""
-    devices = jax.devices() if devices is None else devices
-    return jax.make_mesh((len(devices),), (AXIS,), devices=devices)
+class Kept(NamedTuple):
+    """Chunks whose activations are kept for the backward pass, by group of a batch."""
+
+    texts: tuple[int, ...] = ()
+    context: tuple[int, ...] = ()
+
+
+RECOMPUTE = Kept()
+"""No activations are kept."""
 
 
 def put_batch(batch: Batch, mesh: Mesh) -> Batch:
     """Moves a process's part of a batch to its devices, as global arrays."""
-    split = NamedSharding(mesh, PartitionSpec(AXIS))
-    same = NamedSharding(mesh, PartitionSpec())
-    specs = _specs(batch, split, same)
+    specs = _specs(batch, NamedSharding(mesh, ROWS), NamedSharding(mesh, EVERYWHERE))
     make = jax.make_array_from_process_local_data
     return jax.tree.map(lambda x, sharding: make(sharding, x), batch, specs)
 
 
 def loss_and_gradients(
-    graphdef: nnx.GraphDef, mesh: Mesh, settings: LossSettings
+    graphdef: nnx.GraphDef, mesh: Mesh, settings: LossSettings, kept: Kept = RECOMPUTE
 ) -> Callable[[Params, Batch, Key[Array, ""]], tuple[Metrics, Params]]:
     """A function (params, batch, key) -> (metrics, gradients of the mean loss).
 
     The loss is the mean over all queries of the global batch against all documents of
     the global batch. Neither depends on the number of devices, the chunk sizes or the
     order of texts by length, up to the order of sums: random keys are folded per step,
-    side and row, never per chunk.
+    side and row, never per chunk. Gradients lie on the mesh as parameters do, see
+    `sharding`.
     """
 
-    def local(params: Params, batch: Batch, key: Array) -> tuple[Metrics, Params]:
-        varying = jax.tree.map(lambda x: jax.lax.pcast(x, AXIS, to="varying"), params)
-        (_, metrics), gradients = jax.value_and_grad(_local_loss, has_aux=True)(
-            varying, batch, key, graphdef, settings
-        )
-        return jax.lax.psum((metrics, gradients), AXIS)
-
     def run(params: Params, batch: Batch, key: Array) -> tuple[Metrics, Params]:
-        split, same = PartitionSpec(AXIS), PartitionSpec()
+        leaves, structure = jax.tree.flatten(params)
+        dims = [split_dim(x.shape, mesh.size) for x in leaves]
+        pattern = [-1 if dim is None else dim for dim in dims]
+
+        def local(
+            shards: list[Array], batch: Batch, key: Array
+        ) -> tuple[Metrics, list[Array]]:
+            def loss(parts: list[Array]) -> tuple[Array, Metrics]:
+                params = jax.tree.unflatten(structure, parts)
+                dims = jax.tree.unflatten(structure, pattern)
+                model = functools.partial(assemble, graphdef, params, dims)
+                return _local_loss(model, batch, key, settings, kept)
+
+            differentiate = jax.value_and_grad(loss, has_aux=True)
+            (_, metrics), gradients = differentiate(together(shards, dims))
+            gradients, metrics = apart(gradients, dims, metrics)
+            return metrics, gradients
+
+        specs = specs_of(leaves, mesh)
         sharded = jax.shard_map(
             local,
             mesh=mesh,
-            in_specs=(same, _specs(batch, split, same), same),
-            out_specs=same,
+            in_specs=(specs, _specs(batch, ROWS, EVERYWHERE), EVERYWHERE),
+            out_specs=(EVERYWHERE, specs),
+            # Pallas kernels, which TPUs run, do not say what their outputs vary over.
+            check_vma=jax.default_backend() != "tpu",
         )
-        return sharded(params, batch, key)
+        metrics, gradients = sharded(leaves, batch, key)
+        return metrics, jax.tree.unflatten(structure, gradients)
 
     return run
 
@@ -114,14 +148,18 @@ def train_step(
     mesh: Mesh,
     settings: LossSettings,
     optimizer: optax.GradientTransformation,
+    params: Params,
+    kept: Kept = RECOMPUTE,
 ) -> Callable[
     [State, Batch, Key[Array, ""]], tuple[State, dict[str, Float[Array, ""]]]
 ]:
     """A compiled function (state, batch, seed key) -> (next state, metrics).
 
-    The state is donated. A batch of a new shape compiles anew: see `layout`.
+    The state is donated, and lies on the mesh as `sharding.put_state` puts it; `params`
+    only tells its shapes. All batches of a `BatchMaker` have one shape: it compiles
+    once.
     """
-    differentiate = loss_and_gradients(graphdef, mesh, settings)
+    differentiate = loss_and_gradients(graphdef, mesh, settings, kept)
 
     def step(state: State, batch: Batch, key: Array) -> tuple[State, dict[str, Array]]:
         key = jax.random.fold_in(key, state.step)
@@ -131,9 +169,11 @@ def train_step(
         values = metrics._asdict() | {"gradient_norm": optax.tree.norm(gradients)}
         return State(params, inner, state.step + 1), values
 
-    # Without it the second step would see other shardings and compile once more.
-    same = NamedSharding(mesh, PartitionSpec())
-    return jax.jit(step, donate_argnums=0, out_shardings=same)
+    shapes = State(params, jax.eval_shape(optimizer.init, params), jnp.int32(0))
+    everywhere = NamedSharding(mesh, EVERYWHERE)
+    # Without them the second step could see other shardings and compile once more.
+    out = (shardings_of(shapes, mesh), everywhere)
+    return jax.jit(step, donate_argnums=0, out_shardings=out)
 
 
 def _specs(batch: Batch, split: Any, same: Any) -> Batch:
@@ -142,68 +182,78 @@ def _specs(batch: Batch, split: Any, same: Any) -> Batch:
 
 
 def _local_loss(
-    params: Params,
+    model: Callable[[Chunks], Model],
     batch: Batch,
     key: Array,
-    graphdef: nnx.GraphDef,
     settings: LossSettings,
+    kept: Kept,
 ) -> tuple[Float[Array, ""], Metrics]:
     """This device's share of the mean loss, whose sum over devices is the loss."""
-    model = nnx.merge(graphdef, params)
-    if isinstance(model, ContextualEncoder):
-        encode = _two_stages(model, batch, key, settings.sequence_dropout)
+    if batch.context:
+        dropout = settings.sequence_dropout
+        encode = _two_stages(model, batch, key, dropout, kept)  # type: ignore[arg-type]
     else:
-        encode = _one_stage(model)
-
-    def embed(groups: tuple[Chunks, ...], side: int, count: int) -> Array:
-        return encode_cached(lambda chunk: encode(chunk, side), groups)[:count]
-
-    queries = embed(batch.query, 0, batch.query_rows.row.shape[0])
-    documents = embed(batch.document, 1, batch.document_columns.row.shape[0])
-    gather = lambda x: jax.lax.all_gather(x, AXIS, tiled=True)  # noqa: E731
-    terms = info_nce(
+        encode = _one_stage(model)  # type: ignore[arg-type]
+    vectors = encode_cached(encode, batch.texts, kept.texts)
+    queries, documents = vectors[batch.query_at], vectors[batch.document_at]
+    columns, loss = batch.document_columns, info_nce
+    if settings.ring:
+        loss = functools.partial(ring_info_nce, axes=AXES)
+    else:
+        gather = lambda x: jax.lax.all_gather(x, AXES, tiled=True)  # noqa: E731
+        documents, columns = jax.tree.map(gather, (documents, columns))
+    terms = loss(
         queries,
-        gather(documents),
+        documents,
         batch.query_rows,
-        jax.tree.map(gather, batch.document_columns),
+        columns,
         temperature=settings.temperature,
         duplicates=settings.duplicates,
         margin=settings.margin,
         block=settings.block,
     )
-    devices = jax.lax.axis_size(AXIS)
-    return _means(terms, documents.shape[0] * devices, devices)
+    devices = jax.lax.axis_size(AXES)
+    return _means(terms, batch.document_at.shape[0] * devices, devices)
 
 
-def _one_stage(model: BiEncoder) -> Encode:
-    def only(chunk: Chunks, side: int) -> Float[Array, "chunk dim"]:
-        del side  # prompts are in the ids
-        return model(chunk.ids, lengths=chunk.lengths)
+def _one_stage(model: Callable[[Chunks], BiEncoder]) -> Encode:
+    """Embeds chunks of padded or packed rows."""
+
+    def only(chunk: Chunks) -> Float[Array, "*texts dim"]:
+        if chunk.segments is None:
+            return model(chunk)(chunk.ids, lengths=chunk.lengths)
+        return model(chunk).packed(
+            chunk.ids, chunk.segments, slots_of(chunk.ids.shape[-1])
+        )
 
     return only
 
 
 def _two_stages(
-    model: ContextualEncoder, batch: Batch, key: Array, dropout: float
+    model: Callable[[Chunks], ContextualEncoder],
+    batch: Batch,
+    key: Array,
+    dropout: float,
+    kept: Kept,
 ) -> Encode:
     """Runs the first stage on this device's share; returns the second, given all.
 
     The context is one set for all queries and documents of the global batch. Its
     cotangent accumulates over the second stage's chunks by itself.
     """
-    size = batch.context_order.shape[0]
-    local = encode_cached(
-        lambda chunk: model.first_stage(chunk.ids, lengths=chunk.lengths), batch.context
-    )[: -(-size // jax.lax.axis_size(AXIS))]
-    context = jax.lax.all_gather(local, AXIS, tiled=True)[batch.context_order]
+    first = _one_stage(lambda chunk: model(chunk).first)
+    local = encode_cached(first, batch.context, kept.context)[batch.context_at]
+    gathered = jax.lax.all_gather(local, AXES, tiled=True)
+    context = gathered[batch.context_order]
 
-    def second(chunk: Chunks, side: int) -> Float[Array, "chunk dim"]:
+    def second(chunk: Chunks) -> Float[Array, "chunk dim"]:
+        assert chunk.rows is not None
+        assert chunk.sides is not None
         dropped = None
         if dropout > 0:
-            dropped = sequence_dropout(
-                jax.random.fold_in(key, side), chunk.rows, size, dropout
-            )
-        return model.second_stage(
+            size = context.shape[0]
+            dropped = sequence_dropout(key, chunk.sides, chunk.rows, size, dropout)
+        return model(chunk).second_stage(
             chunk.ids, context=context, lengths=chunk.lengths, dropped=dropped
         )
 
@@ -211,13 +261,19 @@ def _two_stages(
 
 
 def sequence_dropout(
-    key: Key[Array, ""], rows: Int[AnyArray, "chunk"], size: int, probability: float
+    key: Key[Array, ""],
+    sides: Int[AnyArray, "chunk"],
+    rows: Int[AnyArray, "chunk"],
+    size: int,
+    probability: float,
 ) -> Bool[Array, "chunk context"]:
     """Context positions that each text sees as the null vector, by its own key."""
-    draw = lambda row: jax.random.bernoulli(  # noqa: E731
-        jax.random.fold_in(key, row), probability, (size,)
-    )
-    return jax.vmap(draw)(rows)
+
+    def draw(side: Array, row: Array) -> Bool[Array, "context"]:
+        own = jax.random.fold_in(jax.random.fold_in(key, side), row)
+        return jax.random.bernoulli(own, probability, (size,))
+
+    return jax.vmap(draw)(jnp.asarray(sides), jnp.asarray(rows))
 
 
 def _means(

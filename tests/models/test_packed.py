@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from cdejax.models import BiEncoder
+from cdejax.models import Bert, BertConfig, BiEncoder
 from cdejax.models.packed import pool_segments, segment_positions
 from cdejax.models.pooling import pool
-from tests.training.toy import OTHERS, VOCABULARY, make_model
+from tests.training.toy import OTHERS, SIZES, VOCABULARY, make_model
 
 MODES = ["mean", "cls", "max", "last", "weightedmean", "mean_sqrt_len", "cls+mean"]
 ROWS = [[5, 1, 7], [12], [3, 3, 3, 2]]
@@ -36,6 +37,7 @@ def test_positions_start_anew_in_every_text():
     found = np.asarray(segment_positions(segments))
     for row, positions in enumerate(expected):
         np.testing.assert_array_equal(found[row, : len(positions)], positions)
+        assert not found[row, len(positions) :].any()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -51,10 +53,18 @@ def test_pools_each_text_as_if_alone(mode):
         np.testing.assert_allclose(found[row, slot], expected, atol=1e-6)
 
 
+def test_rows_may_be_longer_than_what_was_learned():
+    """Seven positions suffice for texts of seven tokens, whatever the padding."""
+    config = BertConfig(**SIZES, max_position_embeddings=7)
+    model = BiEncoder(Bert(config, nnx.Rngs(0)))
+    ids, segments, texts = packed([[5, 1, 7], [2]], width=32)
+    found = jax.jit(lambda: model.packed(ids, segments, 5))()
+    for row, slot, text in texts:
+        np.testing.assert_allclose(found[row, slot], model(text[None])[0], atol=2e-5)
+
+
 @pytest.mark.parametrize("kind", ["biencoder", *OTHERS])
 def test_embeds_each_text_as_if_alone(kind):
-    from flax import nnx
-
     model = nnx.merge(*make_model(kind))
     assert isinstance(model, BiEncoder)
     ids, segments, texts = packed()

@@ -1,5 +1,6 @@
 """What a step holds: the plan's rows, whatever the devices, threads and hosts."""
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,94 +9,141 @@ import numpy as np
 import pytest
 
 from cdejax.data.loader import batches
+from cdejax.data.ragged import Ragged, RaggedWriter
 from cdejax.training.known import KnownPositives
+from cdejax.training.layout import slots_of
 from tests.training.toy import make_batches, world
 
 
-def texts_of(groups, count_per_device, devices):
-    """Token tuples by row number, fillers left out."""
-    found = {}
+def texts_at(groups, at, device, devices):
+    """The tokens whose vector comes out at each of some places of a device."""
+    found, first = {}, 0
+    for group in groups:
+        chunks, rows, width = group.ids.shape
+        chunks //= devices
+        part = slice(device * chunks, (device + 1) * chunks)
+        ids = group.ids[part].reshape(-1, width)
+        slots = slots_of(width) if group.segments is not None else 1
+        for row, slot in itertools.product(range(chunks * rows), range(slots)):
+            if group.segments is not None:
+                segments = group.segments[part].reshape(-1, width)
+                text = ids[row][segments[row] == slot + 1]
+            else:
+                text = ids[row][: group.lengths[part].ravel()[row]]
+            found[first + row * slots + slot] = tuple(text.tolist())
+        first += chunks * rows * slots
+    return [found[int(place)] for place in at]
+
+
+def texts_of(batch, devices):
+    """Token tuples of queries and documents in the order of their relation ids."""
+    queries, documents = [], []
     for device in range(devices):
-        taken = 0
-        for group in groups:
-            chunks = group.ids.shape[0] // devices
-            part = slice(device * chunks, (device + 1) * chunks)
-            ids = group.ids[part].reshape(-1, group.ids.shape[-1])
-            lengths, rows = group.lengths[part].ravel(), group.rows[part].ravel()
-            for text, length, row in zip(ids, lengths, rows, strict=True):
-                if taken < count_per_device:
-                    assert not text[length:].any()
-                    assert int(row) not in found
-                    found[int(row)] = tuple(text[:length])
-                    taken += 1
-    return found
+        for at, out in ((batch.query_at, queries), (batch.document_at, documents)):
+            mine = at.reshape(devices, -1)[device]
+            out += texts_at(batch.texts, mine, device, devices)
+    return queries, documents
 
 
-@pytest.mark.parametrize("devices", [1, 2, 8])
-@pytest.mark.parametrize("chunk", [1, 3, 16])
-def test_holds_the_same_texts_on_any_devices(devices, chunk):
-    one = make_batches(world(negatives=2), devices=1, chunk=5, context=8, negatives=2)
-    many = make_batches(
-        world(negatives=2), devices=devices, chunk=chunk, context=8, negatives=2
+def numbers_of(group: Any):
+    """(Side, row) of every text of a group."""
+    texts = group.ids.reshape(-1, group.ids.shape[-1])
+    columns = (group.sides.ravel(), group.rows.ravel(), texts.any(1))
+    return {
+        (int(side), int(row)) for side, row, real in zip(*columns, strict=True) if real
+    }
+
+
+HOW = [(1, 40, True), (2, 3000, True), (8, 1, True), (2, 100, False), (8, 300, False)]
+
+
+@pytest.mark.parametrize(("devices", "tokens", "packed"), HOW)
+@pytest.mark.parametrize("context", [0, 8])
+def test_holds_the_texts_of_the_plan(devices, tokens, packed, context):
+    maker = make_batches(
+        world(negatives=2),
+        devices=devices,
+        tokens=tokens,
+        packed=packed,
+        context=context,
+        negatives=2,
     )
+    one = make_batches(world(negatives=2), context=context, negatives=2)
+    store, table = maker.tokens, maker.pairs.train
     for step in (0, 5):
-        whole, split = one.step(step), many.step(step)
-        assert texts_of(whole.query, 16, 1) == texts_of(
-            split.query, 16 // devices, devices
-        )
-        assert texts_of(whole.document, 48, 1) == texts_of(
-            split.document, 48 // devices, devices
-        )
-        rows = one.plan.rows(step)
-        tokens, table = one.tokens, one.pairs.train
-        for row, text in texts_of(whole.query, 16, 1).items():
-            assert text == tuple(tokens.queries[int(table.query[rows[row]])])
-        order = np.argsort(whole.document_columns.row, kind="stable")
-        other = np.argsort(split.document_columns.row, kind="stable")
-        for a, b in zip(whole.document_columns, split.document_columns, strict=True):
-            assert sorted(map(str, a[order])) == sorted(map(str, b[other]))
+        batch, rows = maker.step(step), maker.plan.rows(step)
+        queries, documents = texts_of(batch, devices)
+        for row, text in zip(batch.query_rows.row, queries, strict=True):
+            assert text == tuple(store.queries[int(table.query[rows[row]])])
+        columns = batch.document_columns
+        for row, positive, text in zip(
+            columns.row, columns.positive, documents, strict=True
+        ):
+            if positive:
+                number = int(table.document[rows[row]])
+                assert text == tuple(store.documents[number])
+        whole = one.step(step)
+        for name in ("query_rows", "document_columns"):
+            for a, b in zip(getattr(whole, name), getattr(batch, name), strict=True):
+                assert sorted(map(str, a)) == sorted(map(str, b))
+        if batch.texts[0].segments is None:  # side and row, for random keys
+            numbers = [numbers_of(group) for group in batch.texts]
+            expected = {(0, i) for i in range(16)} | {(1, i) for i in range(48)}
+            assert set().union(*numbers) == expected
 
 
-def test_context_order_undoes_the_deal():
+@pytest.mark.parametrize("packed", [True, False])
+def test_context_order_undoes_the_deal(packed):
     for devices in (1, 2, 4):
-        maker = make_batches(world(), devices=devices, chunk=2, context=6)
+        maker = make_batches(
+            world(), devices=devices, tokens=30, context=6, packed=packed
+        )
         batch = maker.step(3)
-        width = -(-6 // devices)
-        by_place = {}
-        for device in range(devices):
-            position = 0
-            for group in batch.context:
-                chunks = group.ids.shape[0] // devices
-                part = slice(device * chunks, (device + 1) * chunks)
-                for text, length in zip(
-                    group.ids[part].reshape(-1, group.ids.shape[-1]),
-                    group.lengths[part].ravel(),
-                    strict=True,
-                ):
-                    if position < width:
-                        by_place[device * width + position] = tuple(text[:length])
-                        position += 1
+        places = batch.context_at.reshape(devices, -1)
+        by_place = [
+            text
+            for device in range(devices)
+            for text in texts_at(batch.context, places[device], device, devices)
+        ]
         rows = maker._rows(3).context
         for number, place in enumerate(batch.context_order):
-            assert by_place[int(place)] == tuple(maker.tokens.context[rows[number]])
+            expected = tuple(maker.tokens.context[int(rows[number])])
+            assert by_place[int(place)] == expected
 
 
-def test_shapes_are_bounded_and_constant():
-    maker = make_batches(world(rows=128, epochs=4), chunk=3, layouts=2)
+@pytest.mark.parametrize("packed", [True, False])
+def test_one_shape_for_all_steps(packed):
+    maker = make_batches(world(rows=128, epochs=4), tokens=30, context=4, packed=packed)
     shapes = {
         str(jax.tree.map(np.shape, maker.step(step)))
         for step in range(maker.plan.total_steps)
     }
-    assert len(shapes) <= 2
-    assert len(maker.layouts.layouts) <= 2
+    assert len(shapes) == 1
 
 
-def test_padding_is_counted_as_computed():
-    maker = make_batches(world(), devices=2, chunk=3, context=8)
+@pytest.mark.parametrize("packed", [True, False])
+def test_padding_is_counted_as_computed(packed):
+    maker = make_batches(world(), devices=2, tokens=50, context=8, packed=packed)
     for step in range(maker.plan.total_steps):
         batch = maker.step(step)
-        sides = batch.query + batch.document + batch.context
-        assert sum(group.ids.size for group in sides) == maker.padded_tokens(step)
+        computed = sum(
+            int(np.asarray(group.count).sum()) * group.ids[0].size
+            for group in (*batch.texts, *batch.context)
+        )
+        assert computed == maker.padded_tokens(step)
+    found, possible = maker.padding_efficiency(steps=maker.plan.total_steps)
+    assert 0 < found <= possible <= 1
+
+
+def test_a_process_reads_its_own_texts_only():
+    """The tokens of the other devices' texts are never touched."""
+    maker = make_batches(world(), devices=4, context=8)
+    read = []
+    for store in (maker.tokens.queries, maker.tokens.documents):
+        real = store.joined
+        store.joined = lambda rows, real=real: read.append(len(rows)) or real(rows)
+    maker.step(2, local=[1])
+    assert sum(read) == 16 // 4 + 16 // 4 + 8 // 4
 
 
 def test_missing_negatives_are_not_real():
@@ -108,6 +156,16 @@ def test_missing_negatives_are_not_real():
         assert real.sum() == min(2, len(negatives))
         contents = maker.pairs.document_content[negatives]
         assert set(columns.document[real]) <= set(contents)
+
+
+def test_rows_without_negatives_may_come_from_a_file(tmp_path):
+    pairs, *rest = world(negatives=1)
+    rows = [np.zeros(0, np.int32)] * len(pairs.train.query)
+    with RaggedWriter(tmp_path, np.int32) as writer:
+        writer.append([*rows[1:], np.array([3], np.int32)])
+    pairs.train.negatives = Ragged.open(tmp_path)
+    columns = make_batches((pairs, *rest), negatives=1).step(0).document_columns
+    assert (columns.real & ~columns.positive).sum() <= 1
 
 
 def test_batch_size_that_devices_cannot_share_is_refused():

@@ -9,12 +9,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 from cdejax.config import TrainingConfig
 from cdejax.training.checkpoint import Best, Checkpoints
 from cdejax.training.optimizer import make_optimizer
+from cdejax.training.sharding import make_mesh
 from cdejax.training.start import BEST, CHECKPOINTS, trained_params
-from cdejax.training.step import State, data_mesh
+from cdejax.training.step import State
 
 
 def state_on(devices, value=1.0):
-    mesh = data_mesh(jax.devices()[:devices])
+    mesh = make_mesh(jax.devices()[:devices])
     state = {"w": jnp.full((4, 3), value), "step": jnp.asarray(7, jnp.int32)}
     return mesh, jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
 

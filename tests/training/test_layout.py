@@ -1,4 +1,4 @@
-"""Planned shapes: every step is covered, few shapes, and padding counted exactly."""
+"""Planned rows: every text has a place of its own, and little is padding."""
 
 import itertools
 
@@ -7,84 +7,111 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdejax.training.layout import Layout, chunk_widths, plan_layouts, round_width
+from cdejax.training.layout import best_widths, plan_packed, plan_padded
 
 lengths = st.lists(st.integers(1, 200), min_size=8, max_size=8)
+steps_of = st.lists(lengths, min_size=1, max_size=6)
 
 
-@given(st.integers(1, 5000))
-def test_width_holds_the_length_and_wastes_little(length):
-    width = round_width(length)
-    assert 0 <= width - length <= max(7, length // 4)
+def as_steps(steps, devices=1):
+    """[devices, texts], longest first, dealt in turn."""
+    ordered = [-np.sort(-np.array(step)) for step in steps]
+    return [step.reshape(-1, devices).T for step in ordered]
 
 
-@given(lengths, st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 8]))
-def test_dealt_chunks_fit_their_widths(lengths, devices, chunk):
-    widths = chunk_widths(np.array(lengths), chunk, devices)
-    ordered = sorted(lengths, reverse=True)
-    for device in range(devices):
-        mine = ordered[device::devices]
-        for index, width in enumerate(widths):
-            texts = mine[index * chunk : (index + 1) * chunk]
-            assert all(length <= width for length in texts)
+def plans(steps, tokens):
+    return [
+        plan_packed(steps, tokens),
+        plan_padded(steps, tokens, front=0),
+        plan_padded(steps, tokens, front=30, max_widths=3),
+    ]
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    st.lists(lengths, min_size=1, max_size=12),
-    st.integers(1, 4),
-    st.integers(1, 3),
-)
-def test_every_step_is_covered_by_few_layouts(steps, max_layouts, max_widths):
-    needed = [Layout((chunk_widths(np.array(s), 2, 1), (8,))) for s in steps]
-    plan = plan_layouts(
-        needed,
-        sum(map(sum, steps)),
-        chunks=(2, 1),
-        devices=1,
-        max_layouts=max_layouts,
-        max_widths=max_widths,
-    )
-    assert len(plan.layouts) <= max_layouts
-    padded = 0
-    for need in needed:
-        found = plan.find(need)
-        for have, want in zip(found.widths, need.widths, strict=True):
-            assert all(h >= w for h, w in zip(have, want, strict=True))
-            assert len(set(have)) <= max_widths
-        padded += 2 * sum(found.widths[0]) + 8
-    assert plan.padded_tokens == padded
-    assert 0 < plan.padding_efficiency <= 1
+@settings(max_examples=60, deadline=None)
+@given(steps_of, st.integers(1, 2000), st.sampled_from([1, 2, 4]))
+def test_every_text_has_a_place_of_its_own(steps, tokens, devices):
+    steps = as_steps(steps, devices)
+    for layout in plans(steps, tokens):
+        for step, device in itertools.product(steps, range(devices)):
+            mine = step[device]
+            places = layout.arrange(mine)
+            taken = set()
+            for i, length in enumerate(mine):
+                shape = layout.shapes[places.group[i]]
+                assert 0 <= places.row[i] < shape.rows * shape.chunks
+                assert places.row[i] // shape.rows < places.counts[places.group[i]]
+                assert places.start[i] + length <= shape.width
+                assert places.slot[i] < shape.slots
+                for position in range(places.start[i], places.start[i] + length):
+                    taken.add((places.group[i], places.row[i], position))
+            assert len(taken) == mine.sum()
+            at = layout.at(places)
+            assert len(set(at.tolist())) == len(mine)
+            assert at.max() < sum(shape.vectors for shape in layout.shapes)
+            for shape, count in zip(layout.shapes, places.counts, strict=True):
+                assert shape.least <= count <= shape.chunks
+            assert layout.positions(places) >= layout.best_positions(mine)
+            assert layout.best_positions(mine) >= mine.sum()
 
 
-def test_groups_are_the_cheapest():
-    """Against all ways to cut the steps, ordered by cost, into consecutive groups."""
+def test_slots_follow_the_order_in_a_row():
+    layout = plan_packed(as_steps([[5, 4, 3, 3, 2, 2, 1, 1]]), 128)
+    places = layout.arrange(np.array([5, 4, 3, 3, 2, 2, 1, 1]))
+    for row in set(places.row.tolist()):
+        order = np.argsort(places.start[places.row == row])
+        slots = places.slot[places.row == row][order]
+        np.testing.assert_array_equal(slots, np.arange(len(slots)))
+
+
+def test_packed_rows_are_full():
+    """Lengths as in MS MARCO: more than 0.97 of all positions are tokens."""
     rng = np.random.default_rng(0)
-    for _ in range(20):
-        needed = [
-            Layout((tuple(sorted(rng.integers(1, 9, 3) * 8, reverse=True)),))
-            for _ in range(6)
+    step = np.concatenate(
+        [
+            rng.lognormal(np.log(9), 0.3, 4096).clip(3, 32),
+            rng.lognormal(np.log(73), 0.4, 4096).clip(8, 256),
         ]
-        plan = plan_layouts(
-            needed, 1, chunks=(1,), devices=1, max_layouts=3, max_widths=3
-        )
-        ordered = sorted(needed, key=lambda n: sum(n.widths[0]))
-        best = min(
-            _grouped_cost(ordered, cuts)
-            for size in range(3)
-            for cuts in itertools.combinations(range(1, 6), size)
-        )
-        assert plan.padded_tokens <= best
+    ).astype(int)
+    (steps,) = [as_steps([step])]
+    layout = plan_packed(steps, 16_384)
+    filled = step.sum() / layout.positions(layout.arrange(steps[0][0]))
+    assert filled > 0.97
 
 
-def _grouped_cost(ordered, cuts):
-    groups = np.split(np.array([n.widths[0] for n in ordered]), cuts)
-    return sum(len(group) * group.max(0).sum() for group in groups)
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 64), min_size=1, max_size=12), st.integers(1, 4))
+def test_widths_pad_the_least(lengths, most):
+    """Against all choices of that many multiples of 8."""
+    found = best_widths(np.bincount(lengths), most)
+    assert len(found) <= most
+    assert all(width % 8 == 0 for width in found)
+    candidates = range(8, 8 * (-(-max(lengths) // 8)) + 1, 8)
 
+    def padded(widths):
+        return sum(min(w for w in widths if w >= n) for n in lengths)
 
-def test_foreign_step_is_refused():
-    plan = plan_layouts(
-        [Layout(((8, 8),))], 1, chunks=(1,), devices=1, max_layouts=1, max_widths=1
+    best = min(
+        padded(widths)
+        for size in range(1, most + 1)
+        for widths in itertools.combinations(candidates, size)
+        if max(widths) >= max(lengths)
     )
-    with pytest.raises(ValueError, match="planned for another batch plan"):
-        plan.find(Layout(((16, 8),)))
+    assert padded(found) == best
+
+
+def test_few_texts_do_not_fill_chunks_of_their_own():
+    """One longer text among 15: eight rows more for it would cost a third."""
+    step = [16] + [8] * 15
+    layout = plan_padded(as_steps([step]), 8 * 108, front=100)
+    places = layout.arrange(np.array(step))
+    rows = [n * s.rows for n, s in zip(places.counts, layout.shapes, strict=True)]
+    computed = sum(rows) * 100 + layout.positions(places)
+    assert computed <= 1.1 * (16 * 100 + sum(step))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_longer_text_is_refused(packed):
+    plan = plan_packed if packed else plan_padded
+    layout = plan(as_steps([[8] * 8]), 64)
+    with pytest.raises(ValueError, match="a text of 500 tokens where rows have"):
+        layout.arrange(np.array([500, 8]))

@@ -73,19 +73,21 @@ def world(seed=0, rows=64, batch=16, epochs=2, negatives=0, max_length=24):
     return pairs, store, plan, vectors
 
 
-def make_batches(world, *, devices=1, chunk=4, context=0, negatives=0, layouts=2):
-    pairs, tokens, plan, vectors = world
+def make_batches(
+    world, *, devices=1, tokens=64, context=0, negatives=0, packed=True
+) -> BatchMaker:
+    pairs, store, plan, vectors = world
     settings = BatchSettings(
         seed=3,
         devices=devices,
-        chunk_size=chunk,
-        context_chunk_size=chunk,
+        chunk_tokens=tokens,
         context_size=context,
+        soft_tokens=8 if context else 0,
         negatives_per_query=negatives,
-        max_layouts=layouts,
         max_widths=2,
+        packed=packed,
     )
-    return BatchMaker(pairs, tokens, plan, settings, vectors)
+    return BatchMaker(pairs, store, plan, settings, vectors)
 
 
 SIZES: dict[str, Any] = {

@@ -14,7 +14,7 @@ Weights keep the published names (`first_stage_model.embedder.…`,
 import copy
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -333,9 +333,8 @@ class CdejaxModel(PreTrainedModel):
         if args or unknown:
             raise ValueError(f"Unsupported options: {args or sorted(unknown)}.")
         if config is None:
-            config = cls.config_class.from_pretrained(
-                pretrained_model_name_or_path, **hub
-            )
+            kind = cast(type[CdejaxConfig], cls.config_class)
+            config = kind.from_pretrained(pretrained_model_name_or_path, **hub)
         if attention is not None:
             config._attn_implementation = attention
         model = cls(config)

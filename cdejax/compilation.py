@@ -1,0 +1,25 @@
+"""Compiled functions that outlive the process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+
+
+def keep_compiled(folder: str | Path) -> None:
+    """Keeps whatever is compiled from now on in a folder, for later processes to read.
+
+    A compiled function is found again by its program, the devices and the versions of
+    JAX and XLA. On a GPU the folder holds what autotuning found, too.
+
+    Args:
+      folder: made if it is missing; may be shared by runs and by processes.
+    """
+    from jax.experimental.compilation_cache import compilation_cache
+
+    jax.config.update("jax_compilation_cache_dir", str(Path(folder).absolute()))
+    # Short compilations add up: a step comes with a hundred of them.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    # JAX does not look at the folder's name again after its first compilation.
+    compilation_cache.reset_cache()

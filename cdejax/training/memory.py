@@ -1,0 +1,114 @@
+"""How much a device encodes at once, and which activations it keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Array
+
+from cdejax.models import BiEncoder, ContextualEncoder
+from cdejax.training.batches import BatchMaker
+from cdejax.training.sharding import FSDP
+from cdejax.training.step import RECOMPUTE, Kept
+
+_UNKNOWN = 4096
+"""Token positions of a chunk where a device does not tell its memory (a CPU)."""
+_ENOUGH = 32_768
+"""Positions beyond which larger chunks make no accelerator faster."""
+_USABLE = 0.85
+"""Share of a device's memory that is planned with: the rest is for temporaries."""
+_COPIES = 4.0
+"""Whole parameters a step holds: themselves, in the activations' dtype, and their
+gradients, summed up and of one chunk."""
+_STATE = 3.0
+"""The same of what is split over all devices: parameters and two moments."""
+
+
+def chunk_tokens(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> int:
+    """Token positions that a device encodes at once: as many as pay, if they fit.
+
+    Two chunks have to fit beside the parameters: one whose activations are computed,
+    and one to be kept.
+    """
+    free = _free_bytes(model, mesh)
+    if free is None:
+        return _UNKNOWN
+    fitting = int(free / 2 / activation_bytes(model))
+    return max(min(fitting, _ENOUGH) // 256 * 256, 256)
+
+
+def kept_chunks(
+    model: BiEncoder | ContextualEncoder, maker: BatchMaker, mesh: Mesh
+) -> Kept:
+    """Chunks whose activations fit beside everything else.
+
+    Of one group of rows only, that with the most positions: each group with kept chunks
+    is one more copy of the encoder in the compiled step.
+    """
+    free = _free_bytes(model, mesh)
+    if free is None:
+        return RECOMPUTE
+    layout, each = maker.layouts[0], activation_bytes(model)
+    sizes = [shape.rows * (layout.front + shape.width) for shape in layout.shapes]
+    steady = [n * shape.least for n, shape in zip(sizes, layout.shapes, strict=True)]
+    group = int(np.argmax(steady))
+    room = int((free - max(sizes) * each) / (sizes[group] * each))
+    kept = [0] * len(sizes)
+    kept[group] = min(max(room, 0), layout.shapes[group].least)
+    return Kept(tuple(kept))
+
+
+def activation_bytes(model: BiEncoder | ContextualEncoder) -> float:
+    """Bytes that the backward pass of one token position needs of the forward pass."""
+    graphdef, params = nnx.split(model)
+    width, small, large = 64, 8, 16
+
+    def residuals(rows: int) -> int:
+        def encode(params: Any, ids: Array, lengths: Array, context: Array) -> Array:
+            model = nnx.merge(graphdef, params)
+            if isinstance(model, ContextualEncoder):
+                return model.second_stage(ids, context=context, lengths=lengths)
+            return model(ids, lengths=lengths)
+
+        def pull(params: Any, *rest: Array) -> Any:
+            return jax.vjp(lambda p: encode(p, *rest), params)[1]
+
+        ids = jax.ShapeDtypeStruct((rows, width), jnp.int32)
+        lengths = jax.ShapeDtypeStruct((rows,), jnp.int32)
+        context = jax.ShapeDtypeStruct((_front(model), model.dim), jnp.float32)
+        found = jax.eval_shape(pull, params, ids, lengths, context)
+        return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(found))
+
+    soft = model.config.soft_tokens if isinstance(model, ContextualEncoder) else 0
+    positions = (large - small) * (width + _front(model) + soft)
+    return (residuals(large) - residuals(small)) / positions
+
+
+def _front(model: BiEncoder | ContextualEncoder) -> int:
+    return model.config.context_size if isinstance(model, ContextualEncoder) else 0
+
+
+def _free_bytes(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> float | None:
+    """What a device has for activations; None if it does not tell its memory."""
+    device = next(
+        d for d in mesh.devices.flat if d.process_index == jax.process_index()
+    )
+    limit = (device.memory_stats() or {}).get("bytes_limit")
+    if limit is None:
+        return None
+    leaves = jax.tree.leaves(nnx.split(model)[1])
+    params = sum(x.size * 4 for x in leaves)
+    held = params * (_COPIES / mesh.shape[FSDP] + _STATE / mesh.size)
+    free = _USABLE * limit - held
+    if free <= 0:
+        raise ValueError(
+            f"the model's parameters and their gradients need {held / 2**30:.1f} GiB "
+            f"of a device's {limit / 2**30:.1f}; share them among devices with "
+            "training.fsdp"
+        )
+    return free

@@ -1,0 +1,250 @@
+"""How parameters, optimiser state and batches lie on the devices.
+
+The mesh has two axes. The rows of a batch are split over both. Parameters and optimiser
+state are split over both, too, each array along one of its dimensions, so that an
+optimiser's step touches every number once. Along `data` the parameters are brought
+together once a step and their gradients are summed and split once (ZeRO, Rajbhandari et
+al. 2020, arXiv 1910.02054). Along `fsdp`, which a model needs that does not fit one
+device, that is done anew for every layer of every chunk, so no device ever holds more
+than a layer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float
+
+from cdejax.distributed import replicate
+from cdejax.models import BiEncoder, ContextualEncoder, Encoder
+from cdejax.typing import Device
+
+DATA, FSDP = "data", "fsdp"
+ROWS = PartitionSpec((DATA, FSDP))
+"""How a batch's rows lie on the mesh."""
+EVERYWHERE = PartitionSpec()
+T = TypeVar("T")
+N = TypeVar("N", bound=nnx.Module)
+
+
+def make_mesh(devices: Sequence[Device] | None = None, fsdp: int = 1) -> Mesh:
+    """A mesh of the given devices (default: all), neighbours along `fsdp`.
+
+    Raises:
+      ValueError: the devices are no multiple of `fsdp`.
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    if len(devices) % fsdp:
+        raise ValueError(
+            f"training.fsdp is {fsdp}, which does not divide the {len(devices)} devices"
+        )
+    return jax.make_mesh(
+        (len(devices) // fsdp, fsdp),
+        (DATA, FSDP),
+        axis_types=(AxisType.Auto,) * 2,
+        devices=devices,
+    )
+
+
+def split_dim(shape: tuple[int, ...], parts: int) -> int | None:
+    """The longest dimension that so many devices can share, or None."""
+    fitting = [d for d, n in enumerate(shape) if n and n % parts == 0]
+    return max(fitting, key=lambda d: shape[d], default=None) if parts > 1 else None
+
+
+def spec_of(shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+    """How a parameter, or a moment of one, lies on the mesh: by its shape alone."""
+    dim = split_dim(shape, mesh.size)
+    if dim is None:
+        return EVERYWHERE
+    return PartitionSpec(*[None] * dim, (FSDP, DATA))
+
+
+def specs_of(tree: Any, mesh: Mesh) -> Any:
+    """`spec_of` every array of a pytree."""
+    return jax.tree.map(lambda x: spec_of(jnp.shape(x), mesh), tree)
+
+
+def shardings_of(tree: Any, mesh: Mesh) -> Any:
+    """The same as shardings."""
+    return jax.tree.map(
+        lambda x: NamedSharding(mesh, spec_of(jnp.shape(x), mesh)), tree
+    )
+
+
+def put_state(tree: Any, mesh: Mesh) -> Any:
+    """A copy of a pytree of parameters or optimiser state, split over the mesh."""
+    copy = lambda tree: jax.tree.map(jnp.copy, tree)  # noqa: E731
+    return jax.jit(copy, out_shardings=shardings_of(tree, mesh))(replicate(tree, mesh))
+
+
+def together(shards: list[Array], dims: Sequence[int | None]) -> list[Array]:
+    """Arrays of which each device along `data` holds a part: one all-gather.
+
+    Inside `shard_map`. An array that was not split is marked as varying over the whole
+    mesh, so that its gradient stays on its device.
+
+    Args:
+      shards: the parts, of one dtype.
+      dims: the dimension along which each is split; None for one that is not.
+    """
+    split = [i for i, dim in enumerate(dims) if dim is not None]
+    count, out = jax.lax.axis_size(DATA), list(shards)
+    if count > 1 and split:
+        flat = jax.lax.all_gather(_joined([shards[i].ravel() for i in split]), DATA)
+        for i, piece in zip(split, _cut(flat, [shards[i] for i in split]), strict=True):
+            out[i] = _merge(piece.reshape(count, *shards[i].shape), dims[i] or 0)
+    for i, dim in enumerate(dims):
+        if dim is None:
+            out[i] = jax.lax.pcast(out[i], (DATA, FSDP), to="varying")
+    return out
+
+
+def apart(
+    gradients: list[Array], dims: Sequence[int | None], sums: T
+) -> tuple[list[Array], T]:
+    """Sums gradients over the devices, each keeping its part: one reduce-scatter.
+
+    Inside `shard_map`; what `together` undoes. Arrays that are not split and `sums`
+    (numbers of each device to be added up) share one small all-reduce.
+    """
+    split = [i for i, dim in enumerate(dims) if dim is not None]
+    count, out = jax.lax.axis_size(DATA), list(gradients)
+    if count > 1 and split:
+        stacks = [_split(gradients[i], dims[i] or 0, count) for i in split]
+        flat = _joined([stack.reshape(count, -1) for stack in stacks])
+        flat = jax.lax.psum_scatter(flat, DATA, scatter_dimension=0)
+        parts = [stack[0] for stack in stacks]
+        for i, piece, part in zip(split, _cut(flat, parts), parts, strict=True):
+            out[i] = piece.reshape(part.shape)
+    rest = {i: out[i] for i, dim in enumerate(dims) if dim is None}
+    rest, sums = jax.lax.psum((rest, sums), (DATA, FSDP))
+    return [rest.get(i, x) for i, x in enumerate(out)], sums
+
+
+def _joined(pieces: list[Array]) -> Array:
+    return pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces, axis=-1)
+
+
+def _cut(flat: Array, like: list[Array]) -> list[Array]:
+    """What was joined, along the last axis."""
+    ends = list(itertools.accumulate(x.size for x in like))[:-1]
+    return jnp.split(flat, ends, axis=-1)
+
+
+def _merge(parts: Array, dim: int) -> Array:
+    """[count, *part] as one array, parts end to end along a dimension."""
+    shape = list(parts.shape[1:])
+    shape[dim] *= parts.shape[0]
+    return jnp.moveaxis(parts, 0, dim).reshape(shape)
+
+
+def _split(x: Array, dim: int, count: int) -> Array:
+    """The inverse of `_merge`."""
+    shape = (*x.shape[:dim], count, x.shape[dim] // count, *x.shape[dim + 1 :])
+    return jnp.moveaxis(x.reshape(shape), dim, 0)
+
+
+def assemble(graphdef: nnx.GraphDef, params: Any, dims: Any, chunk: Any) -> Any:
+    """The model, from parts along `fsdp`: layers are gathered when they run.
+
+    Inside `shard_map`. Differentiated, each gather becomes a reduce-scatter. A layer's
+    forward pass is gathered again in the backward pass, where matrix products are kept
+    and the rest is computed again.
+
+    Args:
+      graphdef: of the model.
+      params: its parameters, or this device's parts of them.
+      dims: a pytree of the same structure: the dimension along which each parameter is
+        split, -1 for those that are not.
+      chunk: arrays of the chunk that the model is to encode.
+    """
+    if jax.lax.axis_size(FSDP) == 1:
+        return nnx.merge(graphdef, params)
+    # Gathers that depend on no chunk would be made once, before the loop over chunks,
+    # and the whole model would stay on every device.
+    params, _ = jax.lax.optimization_barrier((params, chunk))
+    model = nnx.merge(graphdef, params)
+    pattern = nnx.merge(graphdef, dims)
+    layers = [
+        [GatheredLayer(*pair) for pair in zip(one.layers, other.layers, strict=True)]
+        for one, other in zip(_encoders(model), _encoders(pattern), strict=True)
+    ]
+    for encoder in (*_encoders(model), *_encoders(pattern)):
+        encoder.layers = nnx.List([])
+    model = _gathered(model, jax.tree.leaves(nnx.split(pattern)[1]))
+    for encoder, wrapped in zip(_encoders(model), layers, strict=True):
+        encoder.layers = nnx.List(wrapped)
+    return model
+
+
+def _encoders(model: BiEncoder | ContextualEncoder) -> list[Encoder]:
+    if isinstance(model, ContextualEncoder):
+        return [model.first.encoder, model.backbone]
+    return [model.encoder]
+
+
+def _gathered(module: N, dims: Sequence[int]) -> N:
+    """A module whose parameters are whole; `dims` are those of its leaves."""
+    graph, shards = nnx.split(module)
+    leaves, structure = jax.tree.flatten(shards)
+    whole = [
+        jax.lax.all_gather(x, FSDP, axis=int(dim), tiled=True) if dim >= 0 else x
+        for x, dim in zip(leaves, dims, strict=True)
+    ]
+    return nnx.merge(graph, jax.tree.unflatten(structure, whole))
+
+
+class GatheredLayer(nnx.Module):
+    """An encoder's layer whose parameters come together for as long as it runs."""
+
+    def __init__(self, layer: nnx.Module, pattern: nnx.Module):
+        self.layer = layer
+        self._dims = tuple(int(d) for d in jax.tree.leaves(nnx.split(pattern)[1]))
+
+    def __call__(self, x: Any, **settings: Any) -> Float[Array, "batch outputs hidden"]:
+        """The layer's step."""
+        graph, shards = nnx.split(self.layer)
+        outputs = settings.pop("outputs")
+        policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+
+        def run(shards: Any, x: Any, settings: dict[str, Any]) -> Array:
+            layer: Any = _gathered(nnx.merge(graph, shards), self._dims)
+            return layer(x, **settings, outputs=outputs)
+
+        return jax.checkpoint(run, policy=policy)(shards, x, settings)
+
+
+class Traffic(NamedTuple):
+    """Bytes that a device receives over `fsdp` for a chunk of every stage."""
+
+    forward: float
+    """Parameters, to encode the chunk."""
+    backward: float
+    """Parameters, to encode it again and differentiate."""
+    scattered: float
+    """Gradients."""
+
+
+def chunk_traffic(params: Any, mesh: Mesh) -> Traffic:
+    """What sharing parameters along `fsdp` costs for each chunk of texts.
+
+    A device receives (n - 1) / n of each parameter from the n - 1 others: in the
+    forward pass once; in the backward pass once, and layers twice, when their chunk is
+    encoded again and when they are differentiated (less a bias that no gradient needs).
+    Gradients go back once. Of two stages, each of which has chunks of its own, the sum.
+    """
+    count, layers, all_bytes = mesh.shape[FSDP], 0, 0
+    for path, x in jax.tree_util.tree_leaves_with_path(params):
+        if split_dim(x.shape, mesh.size) is not None:
+            size = x.size * x.dtype.itemsize
+            all_bytes += size
+            layers += size * ("layers" in jax.tree_util.keystr(path))
+    share = (count - 1) / count
+    return Traffic(share * all_bytes, share * (all_bytes + layers), share * all_bytes)
