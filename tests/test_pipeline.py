@@ -99,8 +99,9 @@ def test_metrics_have_all_that_was_promised(finished):
     assert set(line) >= {
         *("loss", "accuracy", "hardness", "masked_share", "gradient_norm"),
         *("learning_rate", "pairs_per_second", "tokens_per_second"),
-        "padding_efficiency",
+        *("padding_efficiency", "loader_wait_share"),
     }
+    assert 0 <= line["loader_wait_share"] <= 1
     assert 0 < line["padding_efficiency"] <= 1
     assert list((finished[0] / "contextual" / "tensorboard").glob("events*"))
 

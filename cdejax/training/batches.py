@@ -344,6 +344,20 @@ class BatchMaker:
         return order
 
 
+def filled(batch: Batch) -> float:
+    """Share of the computed token positions that hold real tokens."""
+    real = computed = 0
+    for group in (*batch.texts, *batch.context):
+        assert group.count is not None
+        computed += int(np.sum(group.count)) * group.ids[0].size
+        if group.segments is not None:
+            real += int(np.count_nonzero(group.segments))
+        elif group.lengths is not None:
+            texts = np.any(group.ids, axis=-1)  # the other rows are padding
+            real += int(np.sum(group.lengths, where=texts))
+    return real / max(computed, 1)
+
+
 class _Lengths(Sequence[np.ndarray]):
     """`BatchMaker._by_device` of every step, made when it is asked for."""
 

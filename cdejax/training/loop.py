@@ -7,10 +7,10 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ from cdejax.distributed import (
     whole_arrays,
 )
 from cdejax.progress import progress
-from cdejax.training.batches import Batch, BatchMaker, BatchSettings
+from cdejax.training.batches import Batch, BatchMaker, BatchSettings, filled
 from cdejax.training.checkpoint import Best, Checkpoints
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.metrics import MetricsLog
@@ -66,6 +66,7 @@ _LOOKING = (
 )
 """Settings of where to look and how to read: they do not change what is computed."""
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,37 @@ def local_indices(mesh: Mesh) -> list[int]:
     return [i for i, device in flat if device.process_index == here]
 
 
+class _Ready(NamedTuple):
+    """A batch on its devices."""
+
+    batch: Batch
+    real_tokens: int
+    """Of all devices."""
+    filled: float
+    """Real tokens over computed positions, on the devices of this process."""
+
+
+class _Started(NamedTuple):
+    """A step that the devices work on."""
+
+    step: int
+    metrics: dict[str, jax.Array]
+    ready: _Ready
+    waited: float
+    """Seconds that the loop waited for its batch."""
+
+
+def _timed(items: Iterable[T]) -> Iterator[tuple[float, T]]:
+    """Each item with the seconds that it was waited for."""
+    iterator, done = iter(items), object()
+    while True:
+        start = time.perf_counter()
+        item = next(iterator, done)
+        if item is done:
+            return
+        yield time.perf_counter() - start, cast(T, item)
+
+
 class _Run:
     """One start of a run: what it needs, and where it is."""
 
@@ -243,32 +275,33 @@ class _Run:
 
     def finish(self) -> None:
         """Runs the steps that are left."""
-        waiting: collections.deque[tuple[int, Any]] = collections.deque()
+        waiting: collections.deque[_Started] = collections.deque()
         title = f"train {self.folder.name}"
         with progress(title, self.total, self.start) as advance:
-            for step, batch in self._batches():
-                self.state, metrics = self.step(
-                    self.state, put_batch(batch, self.mesh), self.key
-                )
-                waiting.append((step, metrics))
+            for waited, (step, ready) in _timed(self._batches()):
+                self.state, metrics = self.step(self.state, ready.batch, self.key)
+                waiting.append(_Started(step, metrics, ready, waited))
                 if len(waiting) > 1:  # the device works on the newest meanwhile
-                    self._record(*waiting.popleft())
+                    self._record(waiting.popleft())
                 if self._due(step + 1):
                     while waiting:
-                        self._record(*waiting.popleft())
+                        self._record(waiting.popleft())
                     self._keep(step + 1)
                 advance(1)
             while waiting:
-                self._record(*waiting.popleft())
+                self._record(waiting.popleft())
 
-    def _batches(self) -> Iterator[tuple[int, Batch]]:
+    def _batches(self) -> Iterator[tuple[int, _Ready]]:
+        """Batches on their devices, made and moved by the reader threads."""
         local = local_indices(self.mesh)
-        return batches(
-            lambda step: self.maker.step(step, local),
-            self.start,
-            self.total,
-            threads=self.config.training.read_threads,
-        )
+
+        def make(step: int) -> _Ready:
+            batch = self.maker.step(step, local)
+            real = self.maker.real_tokens(step)
+            return _Ready(put_batch(batch, self.mesh), real, filled(batch))
+
+        threads = self.config.training.read_threads
+        return batches(make, self.start, self.total, threads=threads)
 
     def _due(self, done: int) -> bool:
         """Whether something is to be kept or evaluated after that many steps."""
@@ -294,20 +327,22 @@ class _Run:
         params = whole_arrays(self.state.params)
         return from_main("evaluation", lambda: evaluate(params))
 
-    def _record(self, step: int, metrics: Any) -> None:
+    def _record(self, started: _Started) -> None:
         """Checks a finished step and logs it."""
-        values = {name: float(value) for name, value in metrics.items()}
+        step, ready = started.step, started.ready
+        values = {name: float(value) for name, value in started.metrics.items()}
         if not all(map(math.isfinite, (values["loss"], values["gradient_norm"]))):
             self._stop(step, values)
-        now, real = time.perf_counter(), self.maker.real_tokens(step)
+        now = time.perf_counter()
         seconds, self.clock = max(now - self.clock, 1e-9), now
         if (step + 1) % self.config.training.log_every and step + 1 != self.total:
             return
         values |= {
             "learning_rate": float(np.asarray(self.schedule(step))),
             "pairs_per_second": self.inputs.plan.batch_size / seconds,
-            "tokens_per_second": real / seconds,
-            "padding_efficiency": real / self.maker.padded_tokens(step),
+            "tokens_per_second": ready.real_tokens / seconds,
+            "padding_efficiency": ready.filled,
+            "loader_wait_share": min(started.waited / seconds, 1.0),
         }
         self.log.add(step + 1, values)
 

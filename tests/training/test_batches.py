@@ -10,6 +10,7 @@ import pytest
 
 from cdejax.data.loader import batches
 from cdejax.data.ragged import Ragged, RaggedWriter
+from cdejax.training.batches import filled
 from cdejax.training.known import KnownPositives
 from cdejax.training.layout import slots_of
 from tests.training.toy import make_batches, world
@@ -131,6 +132,8 @@ def test_padding_is_counted_as_computed(packed):
             for group in (*batch.texts, *batch.context)
         )
         assert computed == maker.padded_tokens(step)
+        share = maker.real_tokens(step) / computed
+        assert filled(batch) == pytest.approx(share)
     found, possible = maker.padding_efficiency(steps=maker.plan.total_steps)
     assert 0 < found <= possible <= 1
 
