@@ -21,5 +21,5 @@ def keep_compiled(folder: str | Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(Path(folder).absolute()))
     # Short compilations add up: a step comes with a hundred of them.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    # JAX does not look at the folder's name again after its first compilation.
+    # JAX keeps the folder that it first used, whatever the setting says later.
     compilation_cache.reset_cache()

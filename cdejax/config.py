@@ -334,6 +334,9 @@ class TrainingConfig:
     """Activations (auto: bfloat16 on GPU and TPU, float32 on CPU)."""
     read_threads: int = 4
     """Loader threads; batches do not depend on it."""
+    compilation_cache: str | None = None
+    """Folder that keeps what was compiled, for runs that are started again or differ in
+    nothing that is compiled (none: every process compiles anew)."""
 
     def __post_init__(self) -> None:
         _above_zero(self, "learning_rate", "clip_norm", "temperature")

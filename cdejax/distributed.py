@@ -292,14 +292,15 @@ def whole_arrays(tree: Any) -> Any:
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
-    def whole(x: jax.Array) -> jax.Array:
-        if not x.is_fully_replicated:
-            assert isinstance(x.sharding, NamedSharding)
-            everywhere = NamedSharding(x.sharding.mesh, PartitionSpec())
-            x = jax.jit(_same, out_shardings=everywhere)(x)
-        return x.addressable_data(0)
+    def everywhere(x: jax.Array) -> NamedSharding:
+        assert isinstance(x.sharding, NamedSharding)
+        return NamedSharding(x.sharding.mesh, PartitionSpec())
 
-    return jax.tree.map(whole, tree)
+    # One program, when nothing else runs: processes that run several programs at a time
+    # can wait for each other in different ones.
+    gather = jax.jit(_same, out_shardings=jax.tree.map(everywhere, tree))
+    whole = jax.block_until_ready(gather(jax.block_until_ready(tree)))
+    return jax.tree.map(lambda x: x.addressable_data(0), whole)
 
 
 def _same(x: T) -> T:

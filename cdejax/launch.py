@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
 import os
 import queue
 import re
@@ -28,10 +29,19 @@ GRACE_SECONDS = 10
 """Between SIGTERM, with which processes are asked to end, and SIGKILL."""
 _AGAIN = "All are ended; started again, training resumes at its last checkpoint."
 _KEPT_LINES = 60
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+"""Asks Linux for a signal when the parent dies."""
 _NOISE = re.compile(r"\s*(@ +0x|\*\*\*|RPC:|$)")
 """Lines below the one that says why JAX aborts."""
 _SILENT = re.compile(r"stopped sending heartbeats\):\n((?:\d+\n)+)")
 _LOST_MAIN = re.compile(r"Failed to send RPC to coordination|Service/Heartbeat")
+
+
+def _end_with_launcher() -> None:
+    """Has the kernel end a process whose launcher was killed (Linux)."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def launch(options: LaunchOptions) -> None:
@@ -94,6 +104,7 @@ class _Child:
             stderr=subprocess.PIPE,
             env={**os.environ, **environment, **(_terminal() if first else {})},
             start_new_session=True,  # signals reach it from us alone
+            preexec_fn=_end_with_launcher,
         )
         pipes = [(self.process.stderr, sys.stderr.buffer, True)]
         pipes += [(self.process.stdout, sys.stderr.buffer, False)]

@@ -209,8 +209,11 @@ def train(config: Config) -> str:
 
 def train_variant(name: str, config: Config) -> Path:
     """Trains one variant and returns its folder."""
+    from cdejax.compilation import keep_compiled
     from cdejax.training import loop
 
+    if config.training.compilation_cache is not None:
+        keep_compiled(config.training.compilation_cache)
     inputs = Stages(config).inputs()
     folder = root_of(config) / name
     return loop.train(config, inputs, folder, heldout_score(config, inputs.pairs))

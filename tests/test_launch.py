@@ -407,3 +407,24 @@ def test_the_environments_own_words_are_kept(monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", None)
     with pytest.raises(ValueError, match="the environment says already how to join"):
         launch(LaunchOptions(processes=2, command=("train",)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux's kernel")
+def test_processes_end_with_a_launcher_that_was_killed():
+    code = (
+        "import subprocess, time; from cdejax.launch import _end_with_launcher as end\n"
+        "child = subprocess.Popen(['sleep', '60'], preexec_fn=end)\n"
+        "print(child.pid, flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        child = int(launcher.stdout.readline())
+        launcher.kill()
+    for _ in range(100):
+        stat = Path(f"/proc/{child}/stat")
+        if not stat.exists() or ") Z" in stat.read_text():
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("the process outlives its launcher")

@@ -234,20 +234,25 @@ class BatchMaker:
     def _by_device(self, step: int, sides: slice) -> Int[np.ndarray, "devices texts"]:
         """Lengths of the texts of some sides on each device, longest first.
 
-        Where a device has one context document fewer, a token stands for it.
+        Where a device has one context document fewer, the last one stands for it.
         """
         devices, parts = self.settings.devices, []
         for lengths in self._lengths(self._rows(step))[sides]:
             dealt = -np.sort(-lengths)
-            dealt = np.pad(dealt, (0, -len(dealt) % devices), constant_values=1)
+            dealt = np.pad(dealt, (0, -len(dealt) % devices), mode="edge")
             parts.append(dealt.reshape(-1, devices).T)
         return -np.sort(-np.concatenate(parts, axis=1), axis=1)
 
     def _deals(self, rows: _Rows) -> list[list[Int[np.ndarray, "local"]]]:
-        """For each side, the texts of each device: longest first, dealt in turn."""
+        """For each side, the texts of each device: longest first, dealt in turn.
+
+        All devices get equally many: the last context document is dealt again if need
+        be, and its further vectors are not used.
+        """
         deals = []
         for lengths in self._lengths(rows):
             order = np.argsort(-lengths, kind="stable")
+            order = np.pad(order, (0, -len(order) % self.settings.devices), mode="edge")
             devices = range(self.settings.devices)
             deals.append([order[d :: self.settings.devices] for d in devices])
         return deals if self.context_size else [*deals, []]
@@ -280,18 +285,17 @@ class BatchMaker:
         """The same for the context's documents, with equally many places a device."""
         if not self.context_size:
             return (), np.zeros(len(devices), np.int32)
-        width = -(-self.context_size // self.settings.devices)
-        filled, places = [], np.zeros((len(devices), width), np.int32)
-        for place, d in zip(places, devices, strict=True):
-            chunks, at = fill_chunks(
+        filled = [
+            fill_chunks(
                 self.layouts[1],
                 (self.tokens.context,),
                 (rows.context[deal[d]],),
                 (deal[d],),
             )
-            place[: len(at)] = at
-            filled.append(chunks)
-        return _side_by_side(filled), places.ravel()
+            for d in devices
+        ]
+        places = np.concatenate([at for _, at in filled])
+        return _side_by_side([chunks for chunks, _ in filled]), places
 
     def _query_rows(self, rows: _Rows, chosen: Int[np.ndarray, "n"]) -> QueryRows:
         content = self.pairs.document_content
@@ -436,15 +440,19 @@ def _fill(
     all_rows = (shape.chunks, shape.rows)
     ids = np.zeros((*all_rows, shape.width), np.int32)
     ids.reshape(-1)[where] = tokens[chosen]
+    slots = (*all_rows, shape.slots) if layout.packed else all_rows
+    rows, sides = np.zeros((2, *slots), np.int32)
+    at = (places.row * shape.slots + places.slot)[mine]
+    for column, values in zip((rows, sides), facts, strict=True):
+        column.reshape(-1)[at] = values[mine]
     count = np.array([places.counts[group]], np.int32)
     if layout.packed:
         segments = np.zeros_like(ids)
         segments.reshape(-1)[where] = np.repeat(places.slot + 1, lengths)[chosen]
-        return Chunks(ids, segments=segments, count=count)
-    columns = np.ones(all_rows, np.int32), *np.zeros((2, *all_rows), np.int32)
-    for column, values in zip(columns, (lengths, *facts), strict=True):
-        column.reshape(-1)[places.row[mine]] = values[mine]
-    return Chunks(ids, columns[0], None, columns[1], columns[2], count)
+        return Chunks(ids, None, segments, rows, sides, count)
+    real = np.ones(all_rows, np.int32)
+    real.reshape(-1)[at] = lengths[mine]
+    return Chunks(ids, real, None, rows, sides, count)
 
 
 def _side_by_side(parts: list[tuple[Chunks, ...]]) -> tuple[Chunks, ...]:

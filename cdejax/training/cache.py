@@ -33,9 +33,10 @@ class Chunks(NamedTuple):
     segments: Int[AnyArray, "chunks rows width"] | None = None
     """Instead, for packed rows: number of the token's text in its row from 1 on; 0 for
     padding."""
-    rows: Int[AnyArray, "chunks rows"] | None = None
-    """Number of each row's text in the global batch, for random keys of its own."""
-    sides: Int[AnyArray, "chunks rows"] | None = None
+    rows: Int[AnyArray, "chunks rows *slots"] | None = None
+    """Number of each text in the global batch, for random keys of its own; packed rows
+    have a slot for each text that they may hold."""
+    sides: Int[AnyArray, "chunks rows *slots"] | None = None
     """0 for a query, 1 for a document."""
     count: Int[AnyArray, "*one"] | None = None
     """Chunks that hold texts, at the front; no other is computed. None: all do."""

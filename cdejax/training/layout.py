@@ -22,8 +22,6 @@ from jaxtyping import Int
 _GOOD = 0.97
 """Padding efficiency beyond which wider rows are not worth their attention."""
 _NARROWEST = 128
-_SHORT = 8
-"""A packed row has one slot for so many tokens."""
 
 
 class Shape(NamedTuple):
@@ -59,11 +57,6 @@ class Places(NamedTuple):
     """Chunks in use, by group."""
 
 
-def slots_of(width: int) -> int:
-    """Texts that share a row of a width at most."""
-    return max(width // _SHORT, 1)
-
-
 @dataclass(frozen=True)
 class Layout:
     """The shapes of one side of a step, and how texts are put into them."""
@@ -77,7 +70,8 @@ class Layout:
         """Places for the texts of one device, given longest first.
 
         Raises:
-          ValueError: a text is longer than the widest row.
+          ValueError: a text is longer than the widest row, or there are more texts than
+        were planned for.
         """
         if len(lengths) and lengths[0] > (widest := max(s.width for s in self.shapes)):
             raise ValueError(
@@ -85,7 +79,14 @@ class Layout:
                 "was planned for another batch plan"
             )
         place = _pack if self.packed else _pad
-        return place(np.asarray(lengths), self)
+        places = place(np.asarray(lengths), self)
+        most = tuple(shape.chunks for shape in self.shapes)
+        if any(n > m for n, m in zip(places.counts, most, strict=True)):
+            raise ValueError(
+                f"texts for {places.counts} chunks where there are {most}; the layout "
+                "was planned for another batch plan"
+            )
+        return places
 
     def at(self, places: Places) -> Int[np.ndarray, "texts"]:
         """Index of each text's vector among those of all groups."""
@@ -133,14 +134,15 @@ def plan_packed(
     for lengths in steps:
         longest = max(longest, int(lengths.max(initial=1)))
         totals += lengths.sum(1).tolist()
-    width = _row_width(sample, longest)
-    slots = slots_of(width)
+    width, texts = _row_width(sample, longest), len(sample[0])
+    slots = max(_slots(lengths, width) for lengths in sample)
     rows = _rows_of_chunk(
-        [_rows_needed(lengths, width) for lengths in sample],
+        [_rows_needed(lengths, width, slots) for lengths in sample],
         max(chunk_tokens // width, 1),
     )
     high, low = (-(-n // width) for n in (max(totals), max(min(totals), 1)))
-    most = 2 * high + -(-len(sample[0]) // slots) + 1  # always enough, see `_fit`
+    # Always enough: see `_fit`.
+    most = min(2 * high + -(-texts // slots) + 1, texts)
     shape = Shape(width, rows, slots, -(-most // rows), -(-low // rows))
     return Layout((shape,), packed=True)
 
@@ -151,7 +153,10 @@ def _row_width(sample: list[list[int]], longest: int) -> int:
     real = sum(map(sum, sample))
     best, found = 0.0, width
     for candidate in (width, 2 * width, 4 * width, 8 * width):
-        rows = sum(_rows_needed(lengths, candidate) for lengths in sample)
+        rows = sum(
+            _rows_needed(lengths, candidate, _slots(lengths, candidate))
+            for lengths in sample
+        )
         filled = real / (rows * candidate)
         if filled > best + 0.01:
             best, found = filled, candidate
@@ -160,8 +165,18 @@ def _row_width(sample: list[list[int]], longest: int) -> int:
     return found
 
 
-def _rows_needed(lengths: list[int], width: int) -> int:
-    return int(_fit(lengths, width, slots_of(width))[0].max(initial=0)) + 1
+def _slots(lengths: list[int], width: int) -> int:
+    """Slots of a row: some more than four times the texts of full rows, on average.
+
+    Rows of short texts alone could use many more, but every slot of every row costs the
+    memory of a vector.
+    """
+    full_rows = max(sum(lengths) // width, 1)
+    return 4 * -(-len(lengths) // full_rows) + 2
+
+
+def _rows_needed(lengths: list[int], width: int, slots: int) -> int:
+    return int(_fit(lengths, width, slots)[0].max(initial=0)) + 1
 
 
 def _rows_of_chunk(needed: list[int], most: int) -> int:
@@ -231,7 +246,7 @@ def plan_padded(
     sample = np.concatenate(_sample(steps))
     layouts = [
         _unsurveyed(best_widths(histogram, most), tokens, front, sample.shape[1])
-        for most in range(1, max_widths + 1)
+        for most in range(1, min(max_widths, len(histogram) // 8 + 1) + 1)
         for tokens in np.linspace(
             chunk_tokens, 0.7 * chunk_tokens, 7, dtype=int
         ).tolist()

@@ -42,7 +42,7 @@ from cdejax.training.checkpoint import Best, Checkpoints
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.metrics import MetricsLog
 from cdejax.training.optimizer import learning_rate, make_optimizer
-from cdejax.training.sharding import make_mesh, put_state
+from cdejax.training.sharding import check_shared, make_mesh, put_state
 from cdejax.training.start import (
     BEST,
     CHECKPOINTS,
@@ -62,9 +62,11 @@ if TYPE_CHECKING:
 
 _LOOKING = (
     *("eval_every", "checkpoint_every", "keep_checkpoints", "log_every"),
-    "read_threads",
+    *("read_threads", "compilation_cache"),
+    *("chunk_tokens", "packed", "max_widths", "loss_block", "ring", "fsdp"),
 )
-"""Settings of where to look and how to read: they do not change what is computed."""
+"""Settings of where to look, how to read and how to compute: what is computed does not
+depend on them, up to the order of sums."""
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -232,6 +234,7 @@ class _Run:
         model: Model = build_model(config)
         graphdef = nnx.split(model)[0]
         params = jax.tree.map(jnp.array, initial_params(config, model))
+        check_shared(params, mesh)
         state = State(params, optimizer.init(params), jnp.zeros((), jnp.int32))
         self.state: State = put_state(state, mesh)
         self.maker = make_batches(config, inputs, model, mesh)

@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from cdejax.models import BiEncoder, ContextualEncoder
 from cdejax.training.batches import BatchMaker
-from cdejax.training.sharding import FSDP
+from cdejax.training.sharding import FSDP, split_dim
 from cdejax.training.step import RECOMPUTE, Kept
 
 _UNKNOWN = 4096
@@ -53,6 +53,9 @@ def kept_chunks(
     free = _free_bytes(model, mesh)
     if free is None:
         return RECOMPUTE
+    # Vectors of all slots, and their gradients.
+    vectors = sum(shape.vectors for layout in maker.layouts for shape in layout.shapes)
+    free -= 2 * 4 * vectors * model.dim
     layout, each = maker.layouts[0], activation_bytes(model)
     sizes = [shape.rows * (layout.front + shape.width) for shape in layout.shapes]
     steady = [n * shape.least for n, shape in zip(sizes, layout.shapes, strict=True)]
@@ -101,9 +104,11 @@ def _free_bytes(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> float | Non
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if limit is None:
         return None
-    leaves = jax.tree.leaves(nnx.split(model)[1])
-    params = sum(x.size * 4 for x in leaves)
-    held = params * (_COPIES / mesh.shape[FSDP] + _STATE / mesh.size)
+    held = 0.0
+    for x in jax.tree.leaves(nnx.split(model)[1]):
+        split = split_dim(x.shape, mesh.size) is not None
+        copies = _COPIES / mesh.shape[FSDP] + _STATE / mesh.size
+        held += 4 * x.size * (copies if split else _COPIES + _STATE)
     free = _USABLE * limit - held
     if free <= 0:
         raise ValueError(

@@ -78,6 +78,24 @@ def shardings_of(tree: Any, mesh: Mesh) -> Any:
     )
 
 
+def check_shared(params: Any, mesh: Mesh) -> None:
+    """Refuses a mesh whose `fsdp` would share little.
+
+    Raises:
+      ValueError: more than a tenth of the parameters cannot be split over the devices.
+    """
+    sizes = {True: 0, False: 0}
+    for x in jax.tree.leaves(params):
+        sizes[split_dim(x.shape, mesh.size) is not None] += x.size
+    whole = sizes[False] / max(sum(sizes.values()), 1)
+    if mesh.shape[FSDP] > 1 and whole > 0.1:
+        raise ValueError(
+            f"training.fsdp is {mesh.shape[FSDP]}, but {whole:.0%} of the parameters "
+            f"have no size that is a multiple of the {mesh.size} devices, so they "
+            "cannot be shared: use another number of devices, or set it to 1"
+        )
+
+
 def put_state(tree: Any, mesh: Mesh) -> Any:
     """A copy of a pytree of parameters or optimiser state, split over the mesh."""
     copy = lambda tree: jax.tree.map(jnp.copy, tree)  # noqa: E731

@@ -19,10 +19,10 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from cdejax.distributed import replicate
 from cdejax.models import BiEncoder, ContextualEncoder
 from cdejax.training.batches import Batch
 from cdejax.training.cache import Chunks, Encode, encode_cached
-from cdejax.training.layout import slots_of
 from cdejax.training.loss import QueryTerms, info_nce
 from cdejax.training.relation import Duplicates
 from cdejax.training.ring import ring_info_nce
@@ -92,9 +92,14 @@ RECOMPUTE = Kept()
 
 def put_batch(batch: Batch, mesh: Mesh) -> Batch:
     """Moves a process's part of a batch to its devices, as global arrays."""
-    specs = _specs(batch, NamedSharding(mesh, ROWS), NamedSharding(mesh, EVERYWHERE))
-    make = jax.make_array_from_process_local_data
-    return jax.tree.map(lambda x, sharding: make(sharding, x), batch, specs)
+    make = functools.partial(
+        jax.make_array_from_process_local_data, NamedSharding(mesh, ROWS)
+    )
+    # JAX's own way to put one array everywhere waits for the other processes, which
+    # are not at the same batch when reader threads do this.
+    order = replicate(batch.context_order, mesh)
+    rest = batch._replace(context_order=None)
+    return jax.tree.map(make, rest)._replace(context_order=order)
 
 
 def loss_and_gradients(
@@ -189,6 +194,7 @@ def _local_loss(
     kept: Kept,
 ) -> tuple[Float[Array, ""], Metrics]:
     """This device's share of the mean loss, whose sum over devices is the loss."""
+    batch = _in_step(batch)
     if batch.context:
         dropout = settings.sequence_dropout
         encode = _two_stages(model, batch, key, dropout, kept)  # type: ignore[arg-type]
@@ -216,15 +222,31 @@ def _local_loss(
     return _means(terms, batch.document_at.shape[0] * devices, devices)
 
 
+def _in_step(batch: Batch) -> Batch:
+    """Lets devices that share parameters run through equally many chunks.
+
+    Each chunk gathers parameters from all of them: one that had fewer would leave the
+    others waiting.
+    """
+    if jax.lax.axis_size(FSDP) == 1:
+        return batch
+
+    def agree(group: Chunks) -> Chunks:
+        return group._replace(count=jax.lax.pmax(group.count, FSDP))
+
+    texts, context = (tuple(map(agree, x)) for x in (batch.texts, batch.context))
+    return batch._replace(texts=texts, context=context)
+
+
 def _one_stage(model: Callable[[Chunks], BiEncoder]) -> Encode:
     """Embeds chunks of padded or packed rows."""
 
     def only(chunk: Chunks) -> Float[Array, "*texts dim"]:
         if chunk.segments is None:
             return model(chunk)(chunk.ids, lengths=chunk.lengths)
-        return model(chunk).packed(
-            chunk.ids, chunk.segments, slots_of(chunk.ids.shape[-1])
-        )
+        assert chunk.rows is not None
+        slots = chunk.rows.shape[-1]
+        return model(chunk).packed(chunk.ids, chunk.segments, slots)
 
     return only
 

@@ -12,7 +12,6 @@ from cdejax.data.loader import batches
 from cdejax.data.ragged import Ragged, RaggedWriter
 from cdejax.training.batches import filled
 from cdejax.training.known import KnownPositives
-from cdejax.training.layout import slots_of
 from tests.training.toy import make_batches, world
 
 
@@ -24,7 +23,7 @@ def texts_at(groups, at, device, devices):
         chunks //= devices
         part = slice(device * chunks, (device + 1) * chunks)
         ids = group.ids[part].reshape(-1, width)
-        slots = slots_of(width) if group.segments is not None else 1
+        slots = group.rows.shape[-1] if group.segments is not None else 1
         for row, slot in itertools.product(range(chunks * rows), range(slots)):
             if group.segments is not None:
                 segments = group.segments[part].reshape(-1, width)
@@ -87,7 +86,7 @@ def test_holds_the_texts_of_the_plan(devices, tokens, packed, context):
         for name in ("query_rows", "document_columns"):
             for a, b in zip(getattr(whole, name), getattr(batch, name), strict=True):
                 assert sorted(map(str, a)) == sorted(map(str, b))
-        if batch.texts[0].segments is None:  # side and row, for random keys
+        if not packed:  # side and row, for random keys
             numbers = [numbers_of(group) for group in batch.texts]
             expected = {(0, i) for i in range(16)} | {(1, i) for i in range(48)}
             assert set().union(*numbers) == expected
@@ -110,6 +109,23 @@ def test_context_order_undoes_the_deal(packed):
         for number, place in enumerate(batch.context_order):
             expected = tuple(maker.tokens.context[int(rows[number])])
             assert by_place[int(place)] == expected
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_contexts_that_devices_cannot_share_equally_fit_their_shapes(packed):
+    """Each device still holds the texts that its shapes were planned for."""
+    for devices, context in ((2, 7), (4, 3), (8, 11)):
+        maker = make_batches(
+            world(rows=128, epochs=4),
+            devices=devices,
+            tokens=30,
+            context=context,
+            packed=packed,
+        )
+        for step in range(maker.plan.total_steps):
+            batch = maker.step(step)
+            assert sorted(batch.context_order) == sorted(set(batch.context_order))
+            assert batch.context_at.size == -(-context // devices) * devices
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -115,3 +115,16 @@ def test_longer_text_is_refused(packed):
     layout = plan(as_steps([[8] * 8]), 64)
     with pytest.raises(ValueError, match="a text of 500 tokens where rows have"):
         layout.arrange(np.array([500, 8]))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_more_texts_than_planned_are_refused(packed):
+    plan = plan_packed if packed else plan_padded
+    layout = plan(as_steps([[8] * 8]), 64)
+    with pytest.raises(ValueError, match="planned for another batch plan"):
+        layout.arrange(np.full(500, 8))
+
+
+def test_widths_beyond_the_longest_text_cost_nothing():
+    steps = as_steps([[8, 16, 24, 3]])
+    assert plan_padded(steps, 64, max_widths=10**6) == plan_padded(steps, 64)

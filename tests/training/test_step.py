@@ -133,6 +133,24 @@ def test_rows_and_kept_activations_change_nothing(case, packed, kept, reference)
     assert_gradients_close(gradients, expected)
 
 
+def test_devices_that_share_parameters_take_equally_many_chunks(reference):
+    """One of them has a chunk less to encode than its neighbour, and waits for it."""
+    graphdef, params = make_model("biencoder")
+    negatives = CASES["biencoder"]["negatives"]
+    stand_ins = world(negatives=negatives)
+    maker = make_batches(stand_ins, devices=2, tokens=1, negatives=negatives)
+    batch, mesh = maker.step(1), make_mesh(jax.devices()[:2], 2)
+    (group,) = batch.texts
+    count = np.asarray(group.count) + np.array([0, 1])
+    assert count.max() <= maker.layouts[0].shapes[0].chunks
+    batch = batch._replace(texts=(group._replace(count=count.astype(np.int32)),))
+    run = jax.jit(loss_and_gradients(graphdef, mesh, SETTINGS))
+    metrics, gradients = run(put_state(params, mesh), put_batch(batch, mesh), KEY)
+    loss, expected = reference("biencoder", (graphdef, params, maker))
+    np.testing.assert_allclose(metrics.loss, loss, rtol=1e-5)
+    assert_gradients_close(gradients, expected)
+
+
 @pytest.mark.parametrize("fsdp", [1, 2])
 def test_unchecked_variance_changes_nothing(fsdp, reference, monkeypatch):
     """As on TPUs, whose kernels do not tell what varies over the devices."""

@@ -1,0 +1,47 @@
+"""The models that a training step is measured with, random weights from a seed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from flax import nnx
+
+from cdejax.models import (
+    Bert,
+    BertConfig,
+    BiEncoder,
+    ContextualConfig,
+    ContextualEncoder,
+    NomicBert,
+    NomicBertConfig,
+)
+from cdejax.training.start import activation_dtype
+
+Kind = Literal["biencoder", "contextual"]
+Model = BiEncoder | ContextualEncoder
+
+_TOY: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
+
+
+def build(kind: Kind, *, context: int, toy: bool, seed: int = 0) -> Model:
+    """BERT-base, or CDE over two NomicBERT-base; bfloat16 on an accelerator."""
+    sizes, rngs, dtype = _TOY if toy else {}, nnx.Rngs(seed), activation_dtype("auto")
+    if kind == "biencoder":
+        return BiEncoder(Bert(BertConfig(**sizes), rngs, dtype))
+    config = NomicBertConfig(**sizes)
+    first, second = (NomicBert(config, rngs, dtype) for _ in range(2))
+    settings = ContextualConfig(context_size=context)
+    return ContextualEncoder(settings, first, second, rngs)
+
+
+def vocabulary(kind: Kind, toy: bool) -> int:
+    """Number of token ids."""
+    if toy:
+        return _TOY["vocab_size"]
+    return (BertConfig if kind == "biencoder" else NomicBertConfig)().vocab_size

@@ -1,0 +1,101 @@
+"""Times a peer's training step in a process of its own: `peer.py SETTINGS.json`.
+
+`step.py --peer` calls it. One line of JSON goes to the results file for each setting
+(rows of a chunk, eager or compiled) as soon as it is known: what was measured before
+the time is up counts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from encoders import build
+from flax import nnx
+from peers.texts import Step, read_steps
+
+from cdejax.models.pretrained import config_dict
+
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+
+def peer_config(kind: Any, context: int, toy: bool) -> dict[str, Any]:
+    """`config.json` of the model that cdejax trains, without dropout."""
+    config = config_dict(nnx.eval_shape(lambda: build(kind, context=context, toy=toy)))
+    inner = config.get("backbone_config", config)
+    inner |= dict.fromkeys(DROPOUTS, 0.0)
+    return config
+
+
+def main() -> None:
+    settings = json.loads(Path(sys.argv[1]).read_text())
+    begun, device = time.monotonic(), "cuda" if torch.cuda.is_available() else "cpu"
+    module = importlib.import_module(f"peers.{settings['kind']}")
+    torch.manual_seed(0)
+    config = peer_config(settings["kind"], settings["context"], settings["toy"])
+    if settings["toy"]:
+        torch.set_num_threads(1)
+    peer = module.Peer(config, settings["temperature"], device)
+    steps = read_steps(settings["texts"])
+    chunks = settings["chunks"] or module.CHUNKS
+    modes = (False,) if settings["toy"] else (False, True)
+    for compiled in modes:
+        if compiled:
+            peer.compile()
+        for chunk in chunks:
+            if time.monotonic() - begun > settings["seconds"]:
+                return
+            found = {"name": module.NAME, "chunk": chunk, "compiled": compiled}
+            found |= attempt(peer, steps, chunk, device)
+            print(f"  {found}", flush=True)
+            with open(settings["results"], "a") as stream:
+                stream.write(json.dumps(found) + "\n")
+
+
+def attempt(peer: Any, steps: list[Step], chunk: int, device: str) -> dict[str, Any]:
+    """One setting's times, or why there are none."""
+    try:
+        return measure(peer, steps, chunk, device)
+    except RuntimeError as error:  # out of memory, or torch.compile's
+        reason = str(error).strip().splitlines()[0][:60]
+    peer.model.zero_grad(set_to_none=True)
+    torch.cuda.empty_cache()
+    return {"error": reason}
+
+
+def measure(peer: Any, steps: list[Step], chunk: int, device: str) -> dict[str, Any]:
+    """Seconds of each step but the first, which warms up (and compiles)."""
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+    seconds, losses, filled = [], [], []
+    for step in steps:
+        ready = peer.ready(step, chunk)
+        synchronize(device)
+        start = time.perf_counter()
+        loss, _ = peer.step(ready)
+        synchronize(device)
+        seconds.append(time.perf_counter() - start)
+        losses.append(float(loss))
+        filled.append(ready.padding_efficiency)
+    peak = None if device == "cpu" else torch.cuda.max_memory_allocated()
+    return {
+        "warm_up_seconds": seconds[0],
+        "seconds": seconds[1:],
+        "losses": losses,
+        "padding_efficiency": sum(filled) / len(filled),
+        "peak_bytes": peak,
+    }
+
+
+def synchronize(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What cdejax's training step is compared with, in PyTorch."""

@@ -1,0 +1,100 @@
+"""Times training steps: pairs a second, useful FLOPs, memory, against PyTorch.
+
+    python benchmarks/step.py biencoder [--peer] [--profile FOLDER]
+    python benchmarks/step.py contextual [--peer] [--profile FOLDER]
+    python benchmarks/step.py scaling --devices 1,2,4
+    python benchmarks/step.py memory
+
+benchmarks/README.md says what each measures. `--toy` tries it on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from comparison import compare
+from memory import measure_memory
+from reporting import RESULTS
+from scaling import scale
+
+from cdejax.compilation import keep_compiled
+
+MODES = {
+    "biencoder": compare,
+    "contextual": compare,
+    "scaling": scale,
+    "memory": measure_memory,
+}
+SIZES = {
+    "biencoder": {"batch": 4096, "max_length": 256},
+    "contextual": {"batch": 512, "max_length": 512},
+    "memory": {"batch": 65_536, "max_length": 128},
+    "scaling": {"batch": None, "max_length": None},
+}
+TOY = {
+    "biencoder": {"batch": 32, "max_length": 32},
+    "contextual": {"batch": 16, "max_length": 32},
+    "memory": {"batch": 64, "max_length": 16},
+    "scaling": {"batch": 16, "max_length": 32},
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    add = common.add_argument
+    add("--batch", type=int, help="pairs a step (scaling: on each device)")
+    add("--max-length", type=int, help="tokens of a text at most")
+    add("--context", type=int, help="context documents (default: 512, or the batch)")
+    add("--lengths", help=".npy of two columns, or .jsonl with query and document")
+    add("--rows", choices=("packed", "padded"), default="packed")
+    add("--chunk-tokens", type=int, help="default: as training chooses")
+    add("--keep", type=int, help="chunks whose activations are kept; default: the same")
+    add("--max-widths", type=int, default=8)
+    add("--sequence-dropout", type=float, default=0.005, help="contextual only")
+    add("--steps", type=int, default=10, help="measured after warm-up, 5 or more")
+    add("--seed", type=int, default=0)
+    add("--compilation-cache", help="as `training.compilation_cache`")
+    add("--out", type=Path, default=RESULTS, help="folder for JSON and picture")
+    add("--toy", action="store_true", help="tiny sizes, to try the benchmark itself")
+    root = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    modes = root.add_subparsers(dest="mode", required=True)
+    for mode in MODES:
+        sub = modes.add_parser(mode, parents=[common])
+        if mode in ("biencoder", "contextual"):
+            sub.add_argument("--peer", action="store_true", help="PyTorch's step, too")
+            sub.add_argument("--peer-seconds", type=float, default=240.0)
+            sub.add_argument("--profile", help="folder for a trace of two more steps")
+        if mode == "scaling":
+            sub.add_argument("--devices", type=_counts, default=(1, 2, 4))
+            sub.add_argument(
+                "--kinds", type=_names, default=("biencoder", "contextual")
+            )
+    return root
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def main() -> None:
+    options = parser().parse_args()
+    sizes = (TOY if options.toy else SIZES)[options.mode]
+    for name, value in sizes.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    if options.steps < 5 and not options.toy:
+        raise SystemExit(f"--steps {options.steps}: at least 5 are needed")
+    if options.compilation_cache:
+        keep_compiled(options.compilation_cache)
+    MODES[options.mode](options)
+
+
+if __name__ == "__main__":
+    main()

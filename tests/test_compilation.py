@@ -1,0 +1,61 @@
+"""Compiled functions kept in a folder are read by the next process."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cdejax import compilation, pipeline
+from cdejax.config import Config, TrainingConfig
+
+PROGRAM = """
+import sys
+import jax
+import jax.numpy as jnp
+from cdejax.compilation import keep_compiled
+
+hits = []
+jax.monitoring.register_event_listener(lambda event, **_: hits.append(event))
+keep_compiled(sys.argv[1] + "-of-another-variant")
+jax.jit(lambda x: x + 1)(jnp.ones(3))
+keep_compiled(sys.argv[1])
+jax.jit(lambda x: (x @ x).sum())(jnp.ones((8, 8)))
+print(hits.count("/jax/compilation_cache/cache_hits"))
+"""
+
+
+def hits(folder):
+    command = [sys.executable, "-c", PROGRAM, str(folder)]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=True
+    )
+    return int(done.stdout)
+
+
+def test_a_second_process_compiles_nothing_anew(tmp_path):
+    folder = tmp_path / "compiled"
+    assert hits(folder) == 0
+    assert any(folder.iterdir())
+    assert hits(folder) >= 1
+
+
+class Stop(Exception):
+    """Raised where training would begin."""
+
+
+def test_training_names_the_folder_before_anything_compiles(monkeypatch):
+    named = []
+
+    def stop(stages):
+        raise Stop
+
+    monkeypatch.setattr(compilation, "keep_compiled", named.append)
+    monkeypatch.setattr(pipeline.Stages, "inputs", stop)
+    recipe = Config(training=TrainingConfig(compilation_cache="compiled"))
+    for config in (Config(), dataclasses.replace(recipe, name="kept")):
+        with pytest.raises(Stop):
+            pipeline.train_variant("model", config)
+    assert named == ["compiled"]
