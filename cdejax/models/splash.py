@@ -16,7 +16,9 @@ _LANES = 128
 _LARGEST_BLOCK = 512
 
 
-def splash_refuses(q: jax.Array, plain: bool) -> str | None:
+def splash_refuses(
+    q: Float[Array, "batch queries heads head_dim"], plain: bool
+) -> str | None:
     """Why splash attention cannot do it, if so; `plain` has no bias and no window.
 
     Its Pallas calls do not say how their results vary over a mesh, without which

@@ -102,7 +102,9 @@ def put_state(tree: Any, mesh: Mesh) -> Any:
     return jax.jit(copy, out_shardings=shardings_of(tree, mesh))(replicate(tree, mesh))
 
 
-def together(shards: list[Array], dims: Sequence[int | None]) -> list[Array]:
+def together(
+    shards: list[Float[Array, "..."]], dims: Sequence[int | None]
+) -> list[Float[Array, "..."]]:
     """Arrays of which each device along `data` holds a part: one all-gather.
 
     Inside `shard_map`. An array that was not split is marked as varying over the whole
@@ -125,8 +127,8 @@ def together(shards: list[Array], dims: Sequence[int | None]) -> list[Array]:
 
 
 def apart(
-    gradients: list[Array], dims: Sequence[int | None], sums: T
-) -> tuple[list[Array], T]:
+    gradients: list[Float[Array, "..."]], dims: Sequence[int | None], sums: T
+) -> tuple[list[Float[Array, "..."]], T]:
     """Sums gradients over the devices, each keeping its part: one reduce-scatter.
 
     Inside `shard_map`; what `together` undoes. Arrays that are not split and `sums`

@@ -49,6 +49,7 @@ def test_peers_and_ours_stand_in_one_table(kind, tmp_path):
     assert mine["trace"]["shares"]["matmul"] > 0
 
 
+@pytest.mark.slow
 def test_scaling_compares_device_counts(tmp_path):
     arguments = ("--devices", "1,2", "--kinds", "biencoder")
     printed, results = step("scaling", tmp_path, *arguments)
@@ -59,6 +60,7 @@ def test_scaling_compares_device_counts(tmp_path):
     assert two["batch"] == 2 * one["batch"]
 
 
+@pytest.mark.slow
 def test_memory_tells_the_loss_apart(tmp_path):
     printed, results = step("memory", tmp_path)
     (found,) = results.values()
@@ -66,6 +68,7 @@ def test_memory_tells_the_loss_apart(tmp_path):
     assert 0 < found["loss"]["temp"] < found["step"]["temp"]
 
 
+@pytest.mark.slow
 def test_a_lost_peer_leaves_our_figures(tmp_path):
     found = importlib.import_module("peer_process").run_peer(
         "nonsense", texts.World(None, None, None), range(0), {"seconds": 30.0}
