@@ -28,6 +28,8 @@ from cdejax.options import LaunchOptions
 GRACE_SECONDS = 10
 """Between SIGTERM, with which processes are asked to end, and SIGKILL."""
 _AGAIN = "All are ended; started again, training resumes at its last checkpoint."
+_BAD_INPUT = 2
+"""Exit code after which starting again gives the same, unless something is changed."""
 _KEPT_LINES = 60
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
@@ -79,7 +81,8 @@ def _watch(children: list[_Child], ended: queue.SimpleQueue[_Child | int]) -> No
             raise SystemExit(128 + first)
         if code := first.process.returncode:
             _end(children)
-            sys.stderr.write(f"cdejax launch: {first.verdict()}. {_AGAIN}\n")
+            last = "All are ended." if code == _BAD_INPUT else _AGAIN
+            sys.stderr.write(f"cdejax launch: {first.verdict()}. {last}\n")
             raise SystemExit(code if code > 0 else 128 - code)
 
 

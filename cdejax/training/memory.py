@@ -11,6 +11,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array
 
+from cdejax.distributed import from_main
 from cdejax.models import BiEncoder, ContextualEncoder
 from cdejax.training.batches import BatchMaker
 from cdejax.training.sharding import FSDP, split_dim
@@ -101,7 +102,10 @@ def _free_bytes(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> float | Non
     device = next(
         d for d in mesh.devices.flat if d.process_index == jax.process_index()
     )
-    limit = (device.memory_stats() or {}).get("bytes_limit")
+    # Process 0's word goes for all: other chunks would be another program.
+    limit = from_main(
+        "device memory", lambda: (device.memory_stats() or {}).get("bytes_limit")
+    )
     if limit is None:
         return None
     held = 0.0
