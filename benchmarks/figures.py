@@ -57,7 +57,7 @@ def step_figures(run: Run, moments: list[Moments], steps: range) -> dict[str, An
     pairs = list(itertools.pairwise(moments))
     seconds = np.array([after.done - before.done for before, after in pairs])
     total = float(seconds.sum())
-    idle = sum(max(after.sent - before.done, 0.0) for before, after in pairs)
+    idle = sum(max(after.put - before.done, 0.0) for before, after in pairs)
     maker, numbers = run.maker, steps[1:]
     lengths = [step_lengths(run, step) for step in numbers]
     flops = np.array([useful_flops(run.model, *texts) for texts in lengths])

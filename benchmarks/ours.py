@@ -25,7 +25,7 @@ from cdejax.training.batches import Batch, BatchMaker, BatchSettings
 from cdejax.training.layout import Layout
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.optimizer import make_optimizer
-from cdejax.training.sharding import make_mesh, shardings_of
+from cdejax.training.sharding import make_mesh, put_state, shardings_of
 from cdejax.training.step import Kept, LossSettings, State, put_batch, train_step
 
 THREADS = 4
@@ -122,15 +122,15 @@ def prepare(settings: Settings, world: World, devices: list[Any]) -> Run:
         build, settings.kind, context=settings.context, toy=settings.toy
     )
     model = nnx.eval_shape(make)
-    graphdef, params = nnx.split(model)
+    graphdef = nnx.split(model)[0]
     optimizer = make_optimizer(TrainingConfig(schedule="constant"), 1)
 
-    def first() -> State:
-        params = nnx.split(make(seed=settings.seed))[1]
-        return State(params, optimizer.init(params), jnp.zeros((), jnp.int32))
-
-    places = shardings_of(jax.eval_shape(first), mesh)
-    state = jax.block_until_ready(jax.jit(first, out_shardings=places)())
+    # One by one: compiled in one piece, random weights of many shapes take minutes.
+    params = put_state(nnx.split(make(seed=settings.seed))[1], mesh)
+    places = shardings_of(jax.eval_shape(optimizer.init, params), mesh)
+    moments = jax.jit(optimizer.init, out_shardings=places)(params)
+    step_number = put_state(jnp.zeros((), jnp.int32), mesh)
+    state = jax.block_until_ready(State(params, moments, step_number))
     built = time.perf_counter()
     maker = make_batches(settings, world, model, mesh)
     kept = _kept(settings, model, maker, mesh)

@@ -15,6 +15,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+SHOWN = 12
+"""Longest kernels that are printed; the JSON has more."""
 PACKAGES = (
     *("flax", "optax", "torch", "sentence-transformers", "transformers"),
     *("jax-cuda13-plugin", "nvidia-cudnn-cu13"),
@@ -97,7 +99,7 @@ def trace_tables(found: dict[str, Any]) -> None:
     rows_table(title, ("class", "share"), shares)
     kernels = [
         [name[:90], entry["class"], f"{entry['share']:.1%}"]
-        for name, entry in found["kernels"].items()
+        for name, entry in list(found["kernels"].items())[:SHOWN]
     ]
     rows_table("longest kernels", ("name", "class", "share"), kernels)
 

@@ -35,7 +35,7 @@ def kernel_class(name: str) -> str:
     return next(found, REST)
 
 
-def breakdown(folder: str, top: int = 12) -> dict[str, Any]:
+def breakdown(folder: str, top: int = 40) -> dict[str, Any]:
     """Shares of the time between the first kernel's start and the last one's end.
 
     Of the device that was traced first. Kernels on several streams may overlap: then

@@ -56,8 +56,9 @@ def cudnn_refuses(
         return "one query per row leaves nothing to fuse"
     if later_causal:
         return "cuDNN attention is causal for queries from the first position on only"
-    if padding.segments is not None and (q.shape[1] % 2 or k.shape[1] % 2):
-        return "cuDNN attention takes segments in rows of even lengths only"
+    if q.shape[1] % 2 or k.shape[1] % 2:
+        # By lengths it would do for a forward pass alone (jax 0.11.2).
+        return "cuDNN attention has gradients for even numbers of positions only"
     return None
 
 

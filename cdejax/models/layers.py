@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
+from cdejax.models.elementwise import layer_norm, rms_norm
 from cdejax.typing import AnyArray
 
 Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]
@@ -68,12 +69,8 @@ class LayerNorm(nnx.Module):
 
     def __call__(self, x: Float[Array, "*rows dim"]) -> Float[Array, "*rows dim"]:
         """Normalises the last axis; the result has the dtype of `x`."""
-        wide = x.astype(jnp.float32)
-        mean = wide.mean(-1, keepdims=True)
-        variance = jnp.square(wide - mean).mean(-1, keepdims=True)
-        y = (wide - mean) * jax.lax.rsqrt(variance + self.eps)
-        y = y * self.scale[...]
-        return (y if self.bias is None else y + self.bias[...]).astype(x.dtype)
+        bias = None if self.bias is None else self.bias[...]
+        return layer_norm(x, self.scale[...], bias, self.eps)
 
 
 class RMSNorm(nnx.Module):
@@ -85,15 +82,7 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x: Float[Array, "*rows dim"]) -> Float[Array, "*rows dim"]:
         """Normalises the last axis; the result has the dtype of `x`."""
-        wide = x.astype(jnp.float32)
-        square = jnp.square(wide).mean(-1, keepdims=True)
-        y = wide * jax.lax.rsqrt(square + self.eps)
-        return (y * self.scale[...]).astype(x.dtype)
-
-
-def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """The exact (erf) GELU."""
-    return jax.nn.gelu(x, approximate=False)
+        return rms_norm(x, self.scale[...], self.eps)
 
 
 class Head(nnx.Module):

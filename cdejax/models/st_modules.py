@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from cdejax.models.checkpoints.config import typed
+from cdejax.models.elementwise import gelu
 from cdejax.models.folders import FLOATS, read_json, read_tensors
-from cdejax.models.layers import Head, gelu
+from cdejax.models.layers import Head
 from cdejax.models.modules import (
     ACTIVATIONS,
     Chain,

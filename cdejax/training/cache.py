@@ -69,13 +69,14 @@ def _encode_group(encode: Encode, group: Chunks, keep: int) -> Float[Array, "n d
     chunks = group._replace(count=None)
     parts = []
     if keep:
-        front = jax.tree.map(lambda x: x[:keep], chunks)
-        parts.append(jax.lax.scan(lambda _, chunk: (None, encode(chunk)), None, front))
+        # All at once: a loop would copy what it keeps of each chunk into one array.
+        join = lambda x: x[:keep].reshape(-1, *x.shape[2:])  # noqa: E731
+        parts.append(encode(jax.tree.map(join, chunks)))
     if keep < total:
         rest = jax.tree.map(lambda x: x[keep:], chunks)
         explicit, closed = jax.closure_convert(encode, _chunk(rest, 0))
-        parts.append((None, _encode_again(explicit, closed, rest, count - keep)))
-    vectors = [part.reshape(-1, part.shape[-1]) for _, part in parts]
+        parts.append(_encode_again(explicit, closed, rest, count - keep))
+    vectors = [part.reshape(-1, part.shape[-1]) for part in parts]
     return jnp.concatenate(vectors)
 
 

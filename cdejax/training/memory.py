@@ -21,7 +21,7 @@ _UNKNOWN = 4096
 """Token positions of a chunk where a device does not tell its memory (a CPU)."""
 _ENOUGH = 32_768
 """Positions beyond which larger chunks make no accelerator faster."""
-_USABLE = 0.85
+_USABLE = 0.92
 """Share of a device's memory that is planned with: the rest is for temporaries."""
 _COPIES = 4.0
 """Whole parameters a step holds: themselves, in the activations' dtype, and their

@@ -101,7 +101,8 @@ def test_cudnn_gives_way_where_it_must_and_says_why(monkeypatch, caplog):
     mask = jnp.ones((3, 7), bool)
     calls = [
         ({"mask": mask}, q, "compact a mask"),
-        ({"segments": mask.astype(int)}, q, "even lengths"),
+        ({"segments": mask.astype(int)}, q, "even numbers"),
+        ({"lengths": jnp.array([7, 3, 2])}, q, "even numbers"),
         ({"causal": True, "queries": slice(4, None)}, q[:, 4:], "first position"),
         ({"queries": slice(1)}, q[:, :1], "one query"),
     ]

@@ -100,12 +100,25 @@ def test_segments_equal_xla(causal, groups):
     compare(draw(128, groups=groups), segments > 0, **call)
 
 
-@pytest.mark.parametrize("rows", [slice(2), slice(57), slice(72, None)], ids=str)
+@pytest.mark.parametrize("rows", [slice(2), slice(58), slice(72, None)], ids=str)
 def test_fewer_queries_than_keys_equal_xla_by_length(rows):
     q, k, v, weight = draw(128)
     lengths = jnp.array([128, 73, 90, 0])
     real = (jnp.arange(128) < lengths[:, None])[:, rows]
     compare((q[:, rows], k, v, weight[:, rows]), real, lengths=lengths, queries=rows)
+
+
+def test_odd_numbers_of_positions_get_gradients_from_xla():
+    q, k, v, _ = draw(127)
+    lengths = jnp.array([127, 73, 90, 0])
+
+    def total(q, implementation):
+        read = attention(q, k, v, lengths=lengths, implementation=implementation)
+        return read.astype(jnp.float32).sum()
+
+    np.testing.assert_array_equal(
+        *(jax.grad(total)(q, kernel) for kernel in (None, "xla"))
+    )
 
 
 def test_fewer_queries_than_keys_equal_xla_by_segments_and_without_padding():

@@ -9,8 +9,9 @@ from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from cdejax.models.attention import SelfAttention
+from cdejax.models.elementwise import gelu
 from cdejax.models.encoder import Encoder, check_positions
-from cdejax.models.layers import LayerNorm, Linear, gelu, normal
+from cdejax.models.layers import LayerNorm, Linear, normal
 from cdejax.models.padding import ALL, Padding, Rows, joined
 from cdejax.typing import AnyArray
 

@@ -12,12 +12,12 @@ from flax import nnx
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from cdejax.models.attention import SelfAttention
+from cdejax.models.elementwise import geglu
 from cdejax.models.encoder import Encoder
 from cdejax.models.layers import (
     LayerNorm,
     Linear,
     Rotary,
-    gelu,
     normal,
     rotary_table,
 )
@@ -104,7 +104,7 @@ class ModernBertLayer(nnx.Module):
         )
         x = joined(x)[:, outputs] + read
         inner, gate = jnp.split(self.up(self.mlp_norm(x)), 2, axis=-1)
-        return x + self.down(gelu(inner) * gate)
+        return x + self.down(geglu(inner, gate))
 
 
 class ModernBert(Encoder):

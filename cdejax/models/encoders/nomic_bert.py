@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from cdejax.models.attention import SelfAttention
+from cdejax.models.elementwise import swiglu
 from cdejax.models.encoder import Encoder
 from cdejax.models.layers import LayerNorm, Linear, Rotary, normal, rotary_table
 from cdejax.models.padding import ALL, Padding, Rows, joined
@@ -59,7 +59,7 @@ class NomicBertLayer(nnx.Module):
         """One layer's step."""
         read = self.attention(x, padding, rotary=shared, outputs=outputs)
         x = self.attention_norm(joined(x)[:, outputs] + read)
-        gated = self.up(x) * jax.nn.silu(self.gate(x))
+        gated = swiglu(self.gate(x), self.up(x))
         return self.mlp_norm(x + self.down(gated))
 
 

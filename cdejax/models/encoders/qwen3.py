@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from cdejax.models.attention import attention, project, rotary_at
+from cdejax.models.elementwise import swiglu
 from cdejax.models.encoder import Encoder
 from cdejax.models.layers import (
     Linear,
@@ -120,7 +121,7 @@ class Qwen3Layer(nnx.Module):
         read = self.attention(normed, padding=padding, rotary=shared, outputs=outputs)
         x = joined(x)[:, outputs] + read
         normed = self.mlp_norm(x)
-        return x + self.down(self.up(normed) * jax.nn.silu(self.gate(normed)))
+        return x + self.down(swiglu(self.gate(normed), self.up(normed)))
 
 
 class Qwen3(Encoder):

@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from cdejax.models.attention import SelfAttention
+from cdejax.models.elementwise import tanh_geglu
 from cdejax.models.encoder import Encoder
 from cdejax.models.layers import Linear, RMSNorm, normal
 from cdejax.models.padding import ALL, Padding, Rows, joined
@@ -92,9 +93,7 @@ class T5Layer(nnx.Module):
         normed = self.mlp_norm(x)
         if self.gate is None:
             return x + self.down(jax.nn.relu(self.up(normed)))
-        # The tanh form, which transformers calls gelu_new.
-        inner = jax.nn.gelu(self.up(normed), approximate=True)
-        return x + self.down(inner * self.gate(normed))
+        return x + self.down(tanh_geglu(self.up(normed), self.gate(normed)))
 
 
 class T5(Encoder):

@@ -1,0 +1,162 @@
+"""Norms and activations against their formulas in float64, values and gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from cdejax.models import Bert, BertConfig, BiEncoder, NomicBert, NomicBertConfig
+from cdejax.models.elementwise import (
+    geglu,
+    gelu,
+    layer_norm,
+    rms_norm,
+    swiglu,
+    tanh_geglu,
+)
+
+EPS = 1e-6
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def plain_layer_norm(x, scale, bias):
+    mean = x.mean(-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+    return (x - mean) / jnp.sqrt(variance + EPS) * scale + bias
+
+
+def plain_rms_norm(x, scale, bias):
+    return x / jnp.sqrt((x**2).mean(-1, keepdims=True) + EPS) * scale + 0 * bias
+
+
+NORMS = {
+    "layer": (lambda x, s, b: layer_norm(x, s, b, EPS), plain_layer_norm),
+    "rms": (lambda x, s, b: rms_norm(x, s, EPS) + 0 * b, plain_rms_norm),
+}
+ACTIVATIONS = {
+    "gelu": (gelu, lambda x, _: jax.nn.gelu(x, approximate=False)),
+    "geglu": (geglu, lambda x, y: jax.nn.gelu(x, approximate=False) * y),
+    "tanh_geglu": (tanh_geglu, lambda x, y: jax.nn.gelu(x, approximate=True) * y),
+    "swiglu": (swiglu, lambda x, y: x * jax.nn.sigmoid(x) * y),
+}
+
+
+def pulled(f, inputs, cotangent):
+    y, pull = jax.vjp(f, *inputs)
+    return [y, *pull(cotangent.astype(y.dtype))]
+
+
+def same(ours, plain, inputs, *, tolerance, cotangent):
+    """Values and gradients, beside those of the plain formula in float64."""
+    found = pulled(ours, inputs, cotangent)
+    with jax.enable_x64(True):
+        wide = [jnp.asarray(np.asarray(x, np.float64)) for x in inputs]
+        expected = pulled(plain, wide, jnp.asarray(np.asarray(cotangent, np.float64)))
+        expected = [np.asarray(x) for x in expected]
+    for one, other in zip(found, expected, strict=True):
+        error = np.linalg.norm(np.asarray(one, np.float64) - other)
+        assert error <= tolerance * max(np.linalg.norm(other), 1)
+
+
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 4e-3)]
+)
+def test_norm(name, dtype, tolerance):
+    # Far from zero, where a variance of squares minus squared mean would cancel.
+    x = jnp.asarray(draw(5, 7, 64) + 30 * draw(5, 7, 1, seed=1), dtype)
+    scale = jnp.asarray(draw(64, seed=2), jnp.float32)
+    bias = jnp.asarray(draw(64, seed=3), jnp.float32)
+    cotangent = jnp.asarray(draw(5, 7, 64, seed=4), dtype)
+    # The deviation from a mean of 30 keeps about five digits of float32's seven.
+    same(
+        *NORMS[name],
+        (x, scale, bias),
+        tolerance=10 * tolerance if dtype == "float32" else tolerance,
+        cotangent=cotangent,
+    )
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 4e-3)]
+)
+def test_activation(name, dtype, tolerance):
+    ours, plain = ACTIVATIONS[name]
+    x, y = (jnp.asarray(4 * draw(9, 33, seed=seed), dtype) for seed in (0, 1))
+    cotangent = jnp.asarray(draw(9, 33, seed=2), dtype)
+    if name == "gelu":
+        same(
+            ours, lambda x: plain(x, x), (x,), tolerance=tolerance, cotangent=cotangent
+        )
+    else:
+        same(ours, plain, (x, y), tolerance=tolerance, cotangent=cotangent)
+
+
+def test_extreme_inputs_stay_finite():
+    x = jnp.asarray([-1e12, -1e4, -40.0, 0.0, 40.0, 1e4, 1e12])
+    for name, (ours, _) in ACTIVATIONS.items():
+        inputs = (x,) if name == "gelu" else (x, jnp.ones_like(x))
+        for found in pulled(ours, inputs, jnp.ones_like(x)):
+            assert np.isfinite(found).all(), name
+
+
+def test_shared_parameters_meet_split_rows():
+    """Under shard_map, parameters that every device holds get summed gradients."""
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+    x = jnp.asarray(draw(8, 16), jnp.float32)
+    scale, bias = jnp.asarray(draw(2, 16, seed=1), jnp.float32)
+
+    def loss(scale, bias, x):
+        return jnp.square(layer_norm(x, scale, bias, EPS)).sum()
+
+    def local(scale, bias, x):
+        whole = lambda *a: jax.lax.psum(loss(*a), "data")  # noqa: E731
+        return jax.grad(whole, (0, 1))(scale, bias, x)
+
+    split = jax.shard_map(
+        local, mesh=mesh, in_specs=(P(), P(), P("data")), out_specs=(P(), P())
+    )
+    expected = jax.grad(loss, (0, 1))(scale, bias, x)
+    for one, other in zip(split(scale, bias, x), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_backward_pass_keeps_narrow_inputs_only():
+    """Arrays of hidden size a layer: 16 for BERT, 20 for NomicBERT, in bfloat16.
+
+    Attention has 3 + 1, each norm 2, each inner array of the MLP counts as 4.
+    """
+    sizes = {
+        "vocab_size": 64,
+        "hidden_size": 64,
+        "intermediate_size": 256,
+        "num_attention_heads": 1,
+        "num_hidden_layers": 6,
+    }
+    rows, width = 4, 8
+    ids = np.ones((rows, width), np.int32)
+    for encoder, config, arrays in (
+        (Bert, BertConfig, 16),
+        (NomicBert, NomicBertConfig, 20),
+    ):
+        model = BiEncoder(encoder(config(**sizes), nnx.Rngs(0), jnp.bfloat16))
+        graphdef, params = nnx.split(model)
+
+        def kept(params, graphdef=graphdef):
+            return jax.vjp(lambda p: nnx.merge(graphdef, p)(ids), params)[1]
+
+        found = jax.tree.leaves(jax.eval_shape(kept, params))
+        wide = [
+            x for x in found if x.shape == (rows, width, 64) and x.dtype == "float32"
+        ]
+        narrow = [x for x in found if x.dtype == "bfloat16" and x.shape[0] == rows]
+        per_layer = sum(x.size for x in narrow) / (6 * rows * width * 64)
+        assert len(wide) <= 3
+        assert arrays - 1 <= per_layer <= arrays + 3, (encoder, per_layer)
