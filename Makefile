@@ -19,7 +19,7 @@ evidence: $(RUN) ## The same with more pairs and the fuller table (up to an hour
 	.venv/bin/cdejax run --config configs/evidence.yaml
 
 test: $(DEV) ## All tests but the slow ones and those that need an accelerator
-	.venv-dev/bin/pytest -n 2 --dist loadfile
+	.venv-dev/bin/pytest -n 2 --dist worksteal
 
 lint: $(DEV) ## Style and format
 	.venv-dev/bin/ruff check .

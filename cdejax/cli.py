@@ -54,6 +54,7 @@ class Command(NamedTuple):
 
 _WIDTH = 112
 """Columns of what is printed to a file or a pipe."""
+_HANDLER = logging.StreamHandler()
 _PIPELINE = "cdejax.pipeline"
 _RECIPE = "--config configs/quickstart.yaml"
 
@@ -309,10 +310,10 @@ def _show(result: Any) -> None:
 def _log_to_stderr() -> None:
     """What the package logs (texts cut, kernels chosen) is for the user to see."""
     logger = logging.getLogger("cdejax")
-    if not logger.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-        logger.addHandler(handler)
+    if not logger.handlers or _HANDLER in logger.handlers:
+        _HANDLER.stream = sys.stderr  # a caller may have replaced and closed the last
+        _HANDLER.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        logger.addHandler(_HANDLER)
         logger.setLevel(logging.INFO)
         logger.propagate = False  # other libraries' root handlers would say it again
 

@@ -1,5 +1,7 @@
 """The command line: what users type, and what they are told."""
 
+import io
+import logging
 import runpy
 import subprocess
 import sys
@@ -64,6 +66,18 @@ def test_variant_narrows_the_recipe(recipe, calls):
 def test_dry_run_calls_its_own_function(recipe, calls):
     main(["run", "--config", recipe, "--dry-run"])
     assert [name for name, _ in calls] == ["dry_run"]
+
+
+def test_what_is_logged_goes_where_standard_error_goes_now(recipe, calls, monkeypatch):
+    log = logging.getLogger("cdejax.pipeline")
+    monkeypatch.setattr(
+        sys.modules["cdejax.pipeline"], "report", lambda config: log.info("seen")
+    )
+    for _ in range(2):
+        with io.StringIO() as stream, monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", stream)
+            main(["report", "--config", recipe])
+            assert stream.getvalue() == "cdejax.pipeline: seen\n"
 
 
 @pytest.mark.parametrize("result", ["a [b] text", None, Table("a [b] text")])

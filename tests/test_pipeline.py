@@ -118,7 +118,9 @@ def test_runs_again_for_free(finished, recipe):
     assert not [line for line in new if "loss" in line]
 
 
-@pytest.mark.parametrize("variant", ["shuffled", "contextual"])
+@pytest.mark.parametrize(
+    "variant", [pytest.param("shuffled", marks=pytest.mark.slow), "contextual"]
+)
 def test_killed_and_resumed_is_bit_equal(recipe, variant, tmp_path):
     options = ["--variant", variant, "--set", "plan.epochs=8"]
     whole = cdejax("train", recipe, *options, "--set", f"output={tmp_path / 'whole'}")

@@ -347,10 +347,10 @@ def _block_flops(block, table):
 @pytest.mark.parametrize("kind", ["biencoder", "contextual"])
 def test_memory_falls_with_the_chunk_size(kind):
     sizes = []
-    for tokens in (2048, 512, 128):
+    for tokens in (2048, 256):
         compiled, _, _ = compile_step(kind, devices=1, tokens=tokens, packed=False)
         sizes.append(compiled.memory_analysis().temp_size_in_bytes)
-    assert sizes[0] > 1.5 * sizes[1] > 1.5 * sizes[2], sizes
+    assert sizes[0] > 2 * sizes[1], sizes
 
 
 def run_steps(devices, fsdp=1, steps=3):
