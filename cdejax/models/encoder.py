@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from cdejax.models.attention import compact, fused_kernel
@@ -198,7 +199,18 @@ class Encoder(nnx.Module):
             step = functools.partial(layer, outputs=outputs if index == last else ALL)
             step = jax.checkpoint(step) if self.remat else step  # type: ignore[attr-defined]
             x = step(x, padding=padding, shared=shared)
-        return self.after(joined(x))
+        return _row_major(self.after(joined(x)))
+
+
+def _row_major(
+    x: Float[Array, "batch length hidden"],
+) -> Float[Array, "batch length hidden"]:
+    """The same, in memory as NumPy has it.
+
+    Pooling sums over positions, for which XLA would lay them out last, here and in all
+    layers before: it would transpose what every matrix product reads and writes.
+    """
+    return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
 
 
 def _padding(

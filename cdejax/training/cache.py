@@ -53,7 +53,7 @@ def encode_cached(
       groups: the texts, chunks of one width together.
       keep: for each group, chunks at its front whose activations are kept for the
         backward pass instead of being computed again (memory for time); they must hold
-        texts. Default: none.
+        texts, and are encoded as one. Default: none.
 
     Returns:
       The vectors of all chunks laid end to end; 0 where chunks hold no texts.

@@ -1,4 +1,7 @@
-"""Figures of a published model: our evaluation against sentence-transformers'."""
+"""Figures of published models: our evaluation against sentence-transformers'.
+
+Minutes to hours on a CPU; JAX_PLATFORMS=cuda takes a GPU.
+"""
 
 import ir_measures
 import numpy as np
@@ -10,10 +13,12 @@ from cdejax.retrieval.evaluate import evaluate_embedder
 
 
 @pytest.mark.slow
-def test_ndcg_of_minilm_on_scifact(shared_data, minilm):
+@pytest.mark.parametrize("model", ["minilm", "mpnet"])
+def test_ndcg_on_scifact(shared_data, model, request):
+    folder = request.getfixturevalue(model)
     st = pytest.importorskip("sentence_transformers")
     collection = read_collection(shared_data / "collections" / "scifact")
-    theirs = st.SentenceTransformer(str(minilm), device="cpu")
+    theirs = st.SentenceTransformer(str(folder))
     documents = theirs.encode(collection.documents, normalize_embeddings=True)
     scores = theirs.encode(collection.queries, normalize_embeddings=True) @ documents.T
     run = [
@@ -28,6 +33,6 @@ def test_ndcg_of_minilm_on_scifact(shared_data, minilm):
     ]
     measure = ir_measures.parse_measure("nDCG@10")
     expected = ir_measures.calc_aggregate([measure], qrels, run)[measure]
-    result = evaluate_embedder(cdejax.load(minilm), collection)
+    result = evaluate_embedder(cdejax.load(folder), collection)
     assert result.scores["nDCG@10"].mean() == pytest.approx(expected, abs=1e-3)
     assert expected > 0.6
