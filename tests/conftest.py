@@ -16,6 +16,13 @@ import jax
 jax.config.update("jax_num_cpu_devices", 8)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled_functions_are_forgotten():
+    """Each takes memory maps, of which Linux gives a process 65,530: XLA would crash."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real collections and pairs, where CDEJAX_TEST_DATA names them."""
