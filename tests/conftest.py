@@ -18,7 +18,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled_functions_are_forgotten():
-    """Each takes memory maps, of which Linux gives a process 65,530: XLA would crash."""
+    """Each takes memory maps; XLA crashes at the 65,530 that Linux allows a process."""
     yield
     jax.clear_caches()
 
