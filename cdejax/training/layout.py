@@ -24,7 +24,7 @@ _GOOD = 0.97
 _NARROWEST = 128
 _COPY = 0.02
 """Share of the computed positions that one more width has to save: each is a copy of
-the encoder in the compiled step, which takes a GPU about 15 seconds more to compile."""
+the encoder in the compiled step, which takes a GPU many seconds more to compile."""
 
 
 class Shape(NamedTuple):

@@ -86,6 +86,19 @@ def test_norm(name, dtype, tolerance):
     )
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_parameters_of_any_dtype_get_gradients_of_theirs(dtype):
+    with jax.enable_x64(True):
+        x = jnp.asarray(draw(3, 16), "float64" if dtype == "bfloat16" else "float32")
+        scale, bias = jnp.ones(16, dtype), jnp.zeros(16, dtype)
+
+        def total(x, scale, bias):
+            return layer_norm(x, scale, bias, EPS).sum()
+
+        found = jax.grad(total, argnums=(0, 1, 2))(x, scale, bias)
+    assert [g.dtype for g in found] == [x.dtype, dtype, dtype]
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 4e-3)]
