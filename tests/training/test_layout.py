@@ -125,6 +125,14 @@ def test_more_texts_than_planned_are_refused(packed):
         layout.arrange(np.full(500, 8))
 
 
+@pytest.mark.parametrize(("front", "widths"), [(0, 2), (1000, 1)])
+def test_a_width_that_saves_little_is_left_out(front, widths):
+    # Eight positions more or less for each text, of 16 or of 1,016.
+    steps = as_steps([[16] * 64 + [8] * 128])
+    layout = plan_padded(steps, 64 * (front + 16), front=front)
+    assert len(layout.shapes) == widths
+
+
 def test_widths_beyond_the_longest_text_cost_nothing():
     steps = as_steps([[8, 16, 24, 3]])
     assert plan_padded(steps, 64, max_widths=10**6) == plan_padded(steps, 64)
