@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from encoders import Kind, Model, build
 from flax import nnx
@@ -25,7 +24,8 @@ from cdejax.training.batches import Batch, BatchMaker, BatchSettings
 from cdejax.training.layout import Layout
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.optimizer import make_optimizer
-from cdejax.training.sharding import make_mesh, put_state, shardings_of
+from cdejax.training.sharding import make_mesh
+from cdejax.training.start import first_state
 from cdejax.training.step import Kept, LossSettings, State, put_batch, train_step
 
 THREADS = 4
@@ -49,6 +49,8 @@ class Settings:
     sequence_dropout: float = 0.0
     seed: int = 0
     toy: bool = False
+    fsdp: int = 1
+    """Devices that share the parameters."""
 
 
 class Moments(NamedTuple):
@@ -117,7 +119,7 @@ def _finished(value: Any) -> float:
 def prepare(settings: Settings, world: World, devices: list[Any]) -> Run:
     """Everything up to the first step, which compiles."""
     start = time.perf_counter()
-    mesh = make_mesh(devices)
+    mesh = make_mesh(devices, settings.fsdp)
     make = functools.partial(
         build, settings.kind, context=settings.context, toy=settings.toy
     )
@@ -126,11 +128,8 @@ def prepare(settings: Settings, world: World, devices: list[Any]) -> Run:
     optimizer = make_optimizer(TrainingConfig(schedule="constant"), 1)
 
     # One by one: compiled in one piece, random weights of many shapes take minutes.
-    params = put_state(nnx.split(make(seed=settings.seed))[1], mesh)
-    places = shardings_of(jax.eval_shape(optimizer.init, params), mesh)
-    moments = jax.jit(optimizer.init, out_shardings=places)(params)
-    step_number = put_state(jnp.zeros((), jnp.int32), mesh)
-    state = jax.block_until_ready(State(params, moments, step_number))
+    params = nnx.split(make(seed=settings.seed))[1]
+    state = jax.block_until_ready(first_state(optimizer, params, mesh))
     built = time.perf_counter()
     maker = make_batches(settings, world, model, mesh)
     kept = _kept(settings, model, maker, mesh)
@@ -139,7 +138,7 @@ def prepare(settings: Settings, world: World, devices: list[Any]) -> Run:
         mesh,
         LossSettings(settings.temperature, sequence_dropout=settings.sequence_dropout),
         optimizer,
-        params,
+        state.params,
         kept,
     )
     key = replicate(jax.random.key(settings.seed), mesh)

@@ -264,21 +264,35 @@ def replicate(tree: T, mesh: Mesh) -> T:
       mesh: of all processes' devices.
     """
     import jax
-    import numpy as np
     from jax.sharding import NamedSharding, PartitionSpec
 
     same = NamedSharding(mesh, PartitionSpec())
-    if processes() == 1:
-        return jax.device_put(tree, same)
+    return distribute(tree, jax.tree.map(lambda _: same, tree))
 
-    def put(x: Any) -> jax.Array:
+
+def distribute(tree: T, shardings: Any) -> T:
+    """Copies of arrays that every process has alike, as global arrays.
+
+    An array at a time, and no device gets more of it than its part.
+
+    Args:
+      tree: arrays or random keys.
+      shardings: a pytree of the same structure.
+    """
+    import jax
+    import numpy as np
+
+    def put(x: Any, sharding: Any) -> jax.Array:
+        if processes() == 1:
+            return jax.device_put(x, sharding, may_alias=False)
         if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
-            data, impl = put(jax.random.key_data(x)), jax.random.key_impl(x)
+            data, impl = put(jax.random.key_data(x), sharding), jax.random.key_impl(x)
             return jax.random.wrap_key_data(data, impl=impl)
         host = np.asarray(x)
-        return jax.make_array_from_callback(host.shape, same, lambda index: host[index])
+        part = lambda index: host[index]  # noqa: E731
+        return jax.make_array_from_callback(host.shape, sharding, part)
 
-    return jax.tree.map(put, tree)
+    return jax.tree.map(put, tree, shardings)
 
 
 def whole_arrays(tree: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 from rich import box
@@ -24,9 +23,9 @@ from cdejax.training.loop import (
 )
 from cdejax.training.memory import kept_chunks
 from cdejax.training.optimizer import make_optimizer
-from cdejax.training.sharding import chunk_traffic, make_mesh, put_state
-from cdejax.training.start import Model, build_model
-from cdejax.training.step import State, put_batch, train_step
+from cdejax.training.sharding import chunk_traffic, make_mesh
+from cdejax.training.start import Model, build_model, first_state
+from cdejax.training.step import put_batch, train_step
 
 if TYPE_CHECKING:
     from cdejax.models import Encoder
@@ -129,12 +128,12 @@ def _memory(config: Config, model: Model, maker: BatchMaker, mesh: Mesh) -> int:
     """Bytes of a device during a step: state, batch and temporaries."""
     graphdef, params = nnx.split(model)
     optimizer = make_optimizer(config.training, maker.plan.total_steps)
-    state = State(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+    state = first_state(optimizer, params, mesh)
     kept = kept_chunks(model, maker, mesh)
     settings = loss_settings(config)
     step = train_step(graphdef, mesh, settings, optimizer, params, kept)
     batch = put_batch(maker.step(0, local_indices(mesh)), mesh)
-    compiled = step.lower(put_state(state, mesh), batch, jax.random.key(0)).compile()
+    compiled = step.lower(state, batch, jax.random.key(0)).compile()
     sizes = compiled.memory_analysis()
     if sizes is None:
         return 0

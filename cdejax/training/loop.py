@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
@@ -42,14 +41,16 @@ from cdejax.training.checkpoint import Best, Checkpoints
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.metrics import MetricsLog
 from cdejax.training.optimizer import learning_rate, make_optimizer
-from cdejax.training.sharding import check_shared, make_mesh, put_state
+from cdejax.training.sharding import check_shared, make_mesh
 from cdejax.training.start import (
     BEST,
     CHECKPOINTS,
     Model,
     build_model,
     encoder_hash,
+    first_state,
     initial_params,
+    on_host,
 )
 from cdejax.training.step import LossSettings, State, put_batch, train_step
 from cdejax.typing import Device
@@ -231,12 +232,12 @@ class _Run:
         self.total = inputs.plan.total_steps
         self.schedule = learning_rate(config.training, self.total)
         optimizer = make_optimizer(config.training, self.total)
-        model: Model = build_model(config)
+        with on_host():  # the model need not fit one device
+            model: Model = build_model(config)
+            params = initial_params(config, model)
         graphdef = nnx.split(model)[0]
-        params = jax.tree.map(jnp.array, initial_params(config, model))
         check_shared(params, mesh)
-        state = State(params, optimizer.init(params), jnp.zeros((), jnp.int32))
-        self.state: State = put_state(state, mesh)
+        self.state: State = first_state(optimizer, params, mesh)
         self.maker = make_batches(config, inputs, model, mesh)
         self.kept = kept_chunks(model, self.maker, mesh)
         settings = loss_settings(config)

@@ -21,7 +21,7 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
-from cdejax.distributed import replicate
+from cdejax.distributed import distribute
 from cdejax.models import BiEncoder, ContextualEncoder, Encoder
 from cdejax.typing import Device
 
@@ -98,8 +98,7 @@ def check_shared(params: Any, mesh: Mesh) -> None:
 
 def put_state(tree: Any, mesh: Mesh) -> Any:
     """A copy of a pytree of parameters or optimiser state, split over the mesh."""
-    copy = lambda tree: jax.tree.map(jnp.copy, tree)  # noqa: E731
-    return jax.jit(copy, out_shardings=shardings_of(tree, mesh))(replicate(tree, mesh))
+    return distribute(tree, shardings_of(tree, mesh))
 
 
 def together(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
+from jax.sharding import Mesh
 
 from cdejax.artifacts import hash_files
 from cdejax.config import Config, ModelConfig, TrainingConfig
@@ -16,7 +20,7 @@ from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder, from_pretr
 from cdejax.paths import resolve_folder
 from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.optimizer import make_optimizer
-from cdejax.training.sharding import make_mesh
+from cdejax.training.sharding import make_mesh, put_state, shardings_of
 from cdejax.training.step import State
 
 CHECKPOINTS, BEST = "checkpoints", "best"
@@ -29,6 +33,21 @@ def activation_dtype(choice: str) -> Any:
     if choice == "auto":
         choice = "float32" if jax.default_backend() == "cpu" else "bfloat16"
     return jnp.dtype(choice)
+
+
+@contextlib.contextmanager
+def on_host() -> Iterator[None]:
+    """Arrays that are made meanwhile lie in the host's memory, not on a device.
+
+    Where JAX may not use the CPU (JAX_PLATFORMS=cuda), they lie on the first device.
+    """
+    try:
+        host = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        yield
+        return
+    with jax.default_device(host):
+        yield
 
 
 def build_model(config: Config) -> Model:
@@ -155,6 +174,22 @@ def initial_params(config: Config, model: Model) -> Any:
             "describes; make them agree"
         )
     return found
+
+
+def first_state(
+    optimizer: optax.GradientTransformation, params: Any, mesh: Mesh
+) -> State:
+    """The state before the first step, each device holding its part from the start.
+
+    Args:
+      optimizer: whose moments it has.
+      params: the parameters, anywhere.
+      mesh: of all processes' devices.
+    """
+    params = put_state(params, mesh)
+    places = shardings_of(jax.eval_shape(optimizer.init, params), mesh)
+    moments = jax.jit(optimizer.init, out_shardings=places)(params)
+    return State(params, moments, put_state(jnp.zeros((), jnp.int32), mesh))
 
 
 def trained_params(run_folder: str | Path, params: Any) -> Any:

@@ -2,6 +2,10 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 from flax import nnx
 
@@ -9,7 +13,8 @@ from cdejax.config_io import load_config
 from cdejax.export import export_model
 from cdejax.models import Bert, BertConfig, BiEncoder
 from cdejax.models.modules import Chain, Dense
-from cdejax.training.start import build_model, encoder_hash
+from cdejax.training.sharding import make_mesh
+from cdejax.training.start import build_model, encoder_hash, first_state, on_host
 
 
 @pytest.fixture
@@ -64,3 +69,29 @@ def test_the_hash_covers_the_head(recipe, tmp_path):
     file = tmp_path / "encoder" / "2_Dense" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"\1")
     assert encoder_hash(recipe()) != before
+
+
+@pytest.mark.parametrize(("count", "fsdp"), [(1, 1), (8, 1), (8, 4)])
+def test_no_device_gets_more_than_its_part_of_the_first_state(count, fsdp):
+    params = {"w": jnp.arange(48.0).reshape(16, 3)}
+    mesh = make_mesh(jax.devices()[:count], fsdp)
+    state = first_state(optax.adam(1e-3), params, mesh)
+    arrays = [x for x in jax.tree.leaves(state) if x.size == 48]
+    assert len(arrays) == 3  # parameters, two moments
+    for x in arrays:
+        assert {part.data.size for part in x.addressable_shards} == {48 // count}
+    np.testing.assert_array_equal(state.params["w"], params["w"])
+    state.params["w"].delete()  # as a step does, to which the state is given
+    assert float(params["w"].sum()) == 48 * 47 / 2
+
+
+def test_arrays_are_made_on_the_host_where_it_is_a_device(monkeypatch):
+    with jax.default_device(jax.devices()[3]), on_host():
+        assert jnp.zeros(1).devices() == {jax.devices()[0]}
+
+    def no_cpu(**_):
+        raise RuntimeError("Unknown backend cpu")
+
+    monkeypatch.setattr(jax, "local_devices", no_cpu)
+    with jax.default_device(jax.devices()[3]), on_host():
+        assert jnp.zeros(1).devices() == {jax.devices()[3]}
