@@ -22,8 +22,9 @@ WARM_UP = 3
 """Steps before those that are measured; the first compiles."""
 PEER_STEPS = 4
 """Steps of a peer's setting; the first warms up."""
-MEANS = {"biencoder": (9, 79), "contextual": (11, 140)}
-"""Tokens of queries and documents; the biencoder's are like MS MARCO's."""
+MEANS = {"biencoder": (9, 79), "large": (9, 79), "contextual": (11, 140)}
+"""Tokens of queries and documents; (9, 79) are like MS MARCO's."""
+LONGEST = {"biencoder": 256, "large": 256, "contextual": 512}
 CEILING = (4096, 8192, 16384)
 TEMPERATURE = 0.05
 
@@ -80,7 +81,7 @@ def texts_of(
     options: argparse.Namespace, kind: Kind, batch: int, steps: int
 ) -> tuple[World, dict[str, Any]]:
     """Texts for some steps, and how their lengths came about."""
-    longest = options.max_length or {"biencoder": 256, "contextual": 512}[kind]
+    longest = options.max_length or LONGEST[kind]
     rows, rng = batch * steps, np.random.default_rng([options.seed, 0])
     if options.lengths:
         lengths = repeated(read_lengths(options.lengths, longest), rows, options.seed)

@@ -17,7 +17,7 @@ from cdejax.models import (
 )
 from cdejax.training.start import activation_dtype
 
-Kind = Literal["biencoder", "contextual"]
+Kind = Literal["biencoder", "contextual", "large"]
 Model = BiEncoder | ContextualEncoder
 
 _TOY: dict[str, Any] = {
@@ -28,11 +28,22 @@ _TOY: dict[str, Any] = {
     "intermediate_size": 64,
 }
 
+_LARGE: dict[str, Any] = {
+    "hidden_size": 6144,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 48,
+    "intermediate_size": 24_576,
+}
+
 
 def build(kind: Kind, *, context: int, toy: bool, seed: int = 0) -> Model:
-    """BERT-base, or CDE over two NomicBERT-base; bfloat16 on an accelerator."""
-    sizes, rngs, dtype = _TOY if toy else {}, nnx.Rngs(seed), activation_dtype("auto")
-    if kind == "biencoder":
+    """BERT-base, CDE over two NomicBERT-base, or a BERT of 3.8 billion parameters.
+
+    Activations are bfloat16 on an accelerator.
+    """
+    sizes = _TOY if toy else _LARGE if kind == "large" else {}
+    rngs, dtype = nnx.Rngs(seed), activation_dtype("auto")
+    if kind != "contextual":
         return BiEncoder(Bert(BertConfig(**sizes), rngs, dtype))
     config = NomicBertConfig(**sizes)
     first, second = (NomicBert(config, rngs, dtype) for _ in range(2))
@@ -44,4 +55,4 @@ def vocabulary(kind: Kind, toy: bool) -> int:
     """Number of token ids."""
     if toy:
         return _TOY["vocab_size"]
-    return (BertConfig if kind == "biencoder" else NomicBertConfig)().vocab_size
+    return (NomicBertConfig if kind == "contextual" else BertConfig)().vocab_size

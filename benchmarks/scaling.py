@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import jax
-from comparison import MEANS, WARM_UP, measure, settings_of, texts_of
+from comparison import WARM_UP, measure, settings_of, texts_of
 from step_report import draw, facts, file_of, merge, rows_table
 
 PER_DEVICE = {"biencoder": 4096, "contextual": 512}
@@ -20,8 +20,8 @@ def scale(options: argparse.Namespace) -> None:
         raise SystemExit(
             f"--devices {max(options.devices)}: there are {len(devices)} only"
         )
-    if unknown := set(options.kinds) - MEANS.keys():
-        raise SystemExit(f"--kinds {unknown}: {', '.join(MEANS)} are known")
+    if unknown := set(options.kinds) - PER_DEVICE.keys():
+        raise SystemExit(f"--kinds {unknown}: {', '.join(PER_DEVICE)} are known")
     results: dict[str, Any] = {}
     for kind in options.kinds:
         each = options.batch or PER_DEVICE[kind]

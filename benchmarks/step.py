@@ -3,6 +3,7 @@
     python benchmarks/step.py biencoder [--peer] [--profile FOLDER]
     python benchmarks/step.py contextual [--peer] [--profile FOLDER]
     python benchmarks/step.py scaling --devices 1,2,4
+    python benchmarks/step.py fsdp --devices 2
     python benchmarks/step.py memory
 
 benchmarks/README.md says what each measures. `--toy` tries it on a CPU.
@@ -17,6 +18,7 @@ from comparison import compare
 from memory import measure_memory
 from reporting import RESULTS
 from scaling import scale
+from sharing import share
 
 from cdejax.compilation import keep_compiled
 
@@ -24,6 +26,7 @@ MODES = {
     "biencoder": compare,
     "contextual": compare,
     "scaling": scale,
+    "fsdp": share,
     "memory": measure_memory,
 }
 SIZES = {
@@ -31,12 +34,14 @@ SIZES = {
     "contextual": {"batch": 512, "max_length": 512},
     "memory": {"batch": 65_536, "max_length": 128},
     "scaling": {"batch": None, "max_length": None},
+    "fsdp": {"batch": 1024, "max_length": 256},
 }
 TOY = {
     "biencoder": {"batch": 32, "max_length": 32},
     "contextual": {"batch": 16, "max_length": 32},
     "memory": {"batch": 64, "max_length": 16},
     "scaling": {"batch": 16, "max_length": 32},
+    "fsdp": {"batch": 16, "max_length": 32},
 }
 
 
@@ -67,6 +72,8 @@ def parser() -> argparse.ArgumentParser:
             sub.add_argument("--peer", action="store_true", help="PyTorch's step, too")
             sub.add_argument("--peer-seconds", type=float, default=240.0)
             sub.add_argument("--profile", help="folder for a trace of two more steps")
+        if mode == "fsdp":
+            sub.add_argument("--devices", type=int, default=2)
         if mode == "scaling":
             sub.add_argument("--devices", type=_counts, default=(1, 2, 4))
             sub.add_argument(

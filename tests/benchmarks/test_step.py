@@ -63,6 +63,15 @@ def test_scaling_compares_device_counts(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_large_model_is_shared(tmp_path):
+    printed, results = step("fsdp", tmp_path)
+    (found,) = results.values()
+    assert found["devices"] == 2
+    assert "received for a chunk" in printed
+    assert 0 < found["traffic_of_a_chunk"]["scattered"] < 4 * found["parameters"]
+
+
+@pytest.mark.slow
 def test_memory_tells_the_loss_apart(tmp_path):
     printed, results = step("memory", tmp_path)
     (found,) = results.values()

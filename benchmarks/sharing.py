@@ -1,0 +1,83 @@
+"""`step.py fsdp`: a model that does not fit one device, trained by several."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from typing import Any
+
+import jax
+from comparison import WARM_UP, matrix_ceiling, measure, settings_of, texts_of
+from encoders import build
+from flax import nnx
+from ours import Run
+from step_report import draw, facts, file_of, merge, rows_table
+
+from cdejax.training.memory import chunk_tokens
+from cdejax.training.sharding import chunk_traffic, make_mesh
+
+
+def share(options: argparse.Namespace) -> None:
+    """Trains the large BERT, its parameters shared by all devices asked for."""
+    devices, total = jax.devices()[: options.devices], WARM_UP + options.steps
+    if len(devices) < options.devices:
+        raise SystemExit(f"--devices {options.devices}: there are {len(devices)} only")
+    settings = settings_of(options, "large", options.batch)
+    settings = dataclasses.replace(settings, fsdp=options.devices)
+    world, drawn = texts_of(options, "large", options.batch, total)
+    alone = _alone(options)
+    print(f"on one device: {alone}", flush=True)
+    top = matrix_ceiling(options.toy)
+    found, run = measure(settings, world, total, devices)
+    found |= _costs(run) | {"lengths": drawn, "one_device": alone}
+    rate = found["useful_tflops"]["median"] * 1e12 / options.devices
+    found["ceiling_share"] = rate / max(top.values())
+    _report(options, found)
+
+
+def _alone(options: argparse.Namespace) -> str:
+    """What training says of the same model on one device."""
+    model = nnx.eval_shape(lambda: build("large", context=0, toy=options.toy))
+    try:
+        tokens = chunk_tokens(model, make_mesh(jax.devices()[:1]))
+    except ValueError as error:
+        return str(error)
+    return f"it fits (chunks of {tokens:,} tokens)"
+
+
+def _costs(run: Run) -> dict[str, Any]:
+    """What the devices tell each other in a step, at most."""
+    traffic = chunk_traffic(run.state.params, run.mesh)
+    layouts = run.maker.layouts
+    chunks = sum(shape.chunks for layout in layouts for shape in layout.shapes)
+    return {
+        "parameters": sum(x.size for x in jax.tree.leaves(run.state.params)),
+        "traffic_of_a_chunk": traffic._asdict(),
+        "chunks_a_step": chunks,
+    }
+
+
+def _report(options: argparse.Namespace, found: dict[str, Any]) -> None:
+    about = facts()
+    path = file_of(options.out, "fsdp", about["date"])
+    name = f"{found['parameters'] / 1e9:.2f} billion parameters, fsdp {options.devices}"
+    merge(path, {name: found}, sys.argv)
+    gib = {
+        "parameters, gradients, two moments": 16 * found["parameters"] / 2**30,
+        "received for a chunk": sum(found["traffic_of_a_chunk"].values()) / 2**30,
+    }
+    if found["peak_bytes"]:
+        gib["peak of a device"] = found["peak_bytes"] / 2**30
+    draw(path.with_suffix(".png"), gib, "GiB", f"{name}, {about['devices']}")
+    rows = [[key, f"{value:,.3f} GiB"] for key, value in gib.items()]
+    rows += [
+        ["pairs/s", f"{found['pairs_per_second']['median']:,.1f}"],
+        ["of the ceiling", f"{found['ceiling_share']:.1%}"],
+        ["chunks a step", f"{found['chunks_a_step']}"],
+        [
+            "loss, first and last step",
+            f"{found['losses'][0]:.3f}, {found['losses'][-1]:.3f}",
+        ],
+    ]
+    rows_table(f"{name}, {about['devices']}", ("", ""), rows)
