@@ -308,7 +308,7 @@ class TrainingConfig:
     chunk_tokens: int | None = None
     """Token positions encoded at once on a device, a context's included (none: by the
     device's memory and the model's size)."""
-    loss_block: int = 4096
+    loss_block: int = 1024
     """Columns of the score matrix held at once."""
     ring: bool = False
     """Documents' vectors pass from device to device in the loss instead of being

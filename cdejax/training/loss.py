@@ -19,6 +19,8 @@ from cdejax.training.relation import (
 from cdejax.typing import AnyArray
 
 T = TypeVar("T")
+BLOCK = 1024
+"""Columns of the score matrix that exist at a time, if nothing else is said."""
 _NEVER = -1e30
 """Logit of a cell that is out of the denominator: finite, so no gradient is NaN."""
 
@@ -74,7 +76,7 @@ def info_nce(
     temperature: float,
     duplicates: Duplicates = "ignore",
     margin: float | None = None,
-    block: int = 4096,
+    block: int = BLOCK,
 ) -> QueryTerms:
     """Terms of the InfoNCE loss of each query; the loss is their mean over the batch.
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from cdejax.training.loss import (
+    BLOCK,
     Contrast,
     QueryTerms,
     Scores,
@@ -39,7 +40,7 @@ def ring_info_nce(
     temperature: float,
     duplicates: Duplicates = "ignore",
     margin: float | None = None,
-    block: int = 4096,
+    block: int = BLOCK,
 ) -> QueryTerms:
     """`info_nce` of a device's queries over the documents of all; inside `shard_map`.
 

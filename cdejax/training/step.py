@@ -23,7 +23,7 @@ from cdejax.distributed import replicate
 from cdejax.models import BiEncoder, ContextualEncoder
 from cdejax.training.batches import Batch
 from cdejax.training.cache import Chunks, Encode, encode_cached
-from cdejax.training.loss import QueryTerms, info_nce
+from cdejax.training.loss import BLOCK, QueryTerms, info_nce
 from cdejax.training.relation import Duplicates
 from cdejax.training.ring import ring_info_nce
 from cdejax.training.sharding import (
@@ -53,7 +53,7 @@ class LossSettings:
     temperature: float
     duplicates: Duplicates = "ignore"
     margin: float | None = None
-    block: int = 4096
+    block: int = BLOCK
     sequence_dropout: float = 0.0
     ring: bool = False
     """Documents pass from device to device instead of being gathered."""

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cdejax.training.loss import info_nce
+from cdejax.config import TrainingConfig
+from cdejax.training.loss import BLOCK, info_nce
 from cdejax.training.relation import DocumentColumns, QueryRows, relate
 
 T = 0.05
@@ -156,7 +157,7 @@ def test_margin_without_vectors_is_refused():
 
 
 def test_memory_stays_far_below_the_full_matrix():
-    rows, dim, block = 65_536, 16, 1024
+    rows, dim, block = 65_536, 16, TrainingConfig().loss_block
     ids = np.arange(rows)
     none = np.zeros((rows, 0), np.float32)
     queries = QueryRows(ids, ids, ids, np.zeros((rows, 0), int), none, none)
@@ -170,4 +171,5 @@ def test_memory_stays_far_below_the_full_matrix():
     compiled = jax.jit(jax.grad(loss, (0, 1)), static_argnums=2).lower(x, x, block)
     sizes = compiled.compile().memory_analysis()
     assert sizes is not None
+    assert block == BLOCK
     assert sizes.temp_size_in_bytes < rows * rows * 4 / 16
