@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -44,14 +46,17 @@ def main() -> None:
     steps = read_steps(settings["texts"])
     chunks = settings["chunks"] or module.CHUNKS
     modes = (False,) if settings["toy"] else (False, True)
+    speed: dict[int, float] = {}
     for compiled in modes:
-        if compiled:
+        if compiled:  # takes long: the fastest first, should there be time for one only
             peer.compile()
+            chunks = sorted(chunks, key=lambda chunk: speed[chunk])
         for chunk in chunks:
             if time.monotonic() - begun > settings["seconds"]:
                 return
             found = {"name": module.NAME, "chunk": chunk, "compiled": compiled}
             found |= attempt(peer, steps, chunk, device)
+            speed[chunk] = statistics.median(found.get("seconds", [math.inf]))
             print(f"  {found}", flush=True)
             with open(settings["results"], "a") as stream:
                 stream.write(json.dumps(found) + "\n")
