@@ -3,7 +3,6 @@
 import gzip
 import itertools
 import json
-import os
 
 import jax.numpy as jnp
 import numpy as np
@@ -262,20 +261,16 @@ def test_fresh_encoders_run(cls):
 
 
 @pytest.mark.slow
-def test_all_mpnet_base_v2_equals_sentence_transformers(shared_data):
-    """CDEJAX_MPNET: folder of all-mpnet-base-v2."""
+def test_all_mpnet_base_v2_equals_sentence_transformers(shared_data, mpnet):
     import cdejax
 
-    folder = os.environ.get("CDEJAX_MPNET")
-    if not folder:
-        pytest.skip("CDEJAX_MPNET names no folder of all-mpnet-base-v2")
     st = pytest.importorskip("sentence_transformers")
     with gzip.open(shared_data / "collections/scifact/corpus.jsonl.gz") as lines:
-        docs = [json.loads(line)["text"] for line in itertools.islice(lines, 40)]
+        docs = [json.loads(line)["text"] for line in itertools.islice(lines, 200)]
     sizes = (1, 8, 20, 60, 150, 400, 900, 4000)
     texts = [(doc * 4)[: sizes[i % 8]] for i, doc in enumerate(docs)]
-    theirs = st.SentenceTransformer(folder, device="cpu")
-    ours = cdejax.load(folder)
+    theirs = st.SentenceTransformer(str(mpnet), device="cpu")
+    ours = cdejax.load(mpnet)
     assert ours.max_length == theirs.max_seq_length == 384
     expected = theirs.encode(texts, normalize_embeddings=True)
     assert (ours.encode(texts) * expected).sum(1).min() >= 0.99999
