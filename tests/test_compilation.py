@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from cdejax import compilation, pipeline
@@ -40,6 +41,15 @@ def test_a_second_process_compiles_nothing_anew(tmp_path):
     assert hits(folder) == 0
     assert any(folder.iterdir())
     assert hits(folder) >= 1
+
+
+def test_nothing_is_kept_for_several_cpu_devices(tmp_path, caplog):
+    """Programs read back hung, crashed or gave NaN there, with `training.fsdp` 2."""
+    before = jax.config.jax_compilation_cache_dir
+    compilation.keep_compiled(tmp_path / "compiled")
+    assert jax.config.jax_compilation_cache_dir == before
+    assert "several CPU devices (8 here)" in caplog.text
+    assert not (tmp_path / "compiled").exists()
 
 
 class Stop(Exception):
