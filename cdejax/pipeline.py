@@ -19,6 +19,7 @@ from cdejax import artifacts
 from cdejax.config import Config
 from cdejax.config_io import variant
 from cdejax.distributed import main_first, main_only
+from cdejax.paths import resolve_folder
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -246,7 +247,6 @@ def make_embedder(config: Config, model: Any, name: str) -> Embedder:
     """A model in memory as an embedder, with the recipe's prefixes and limits."""
     from cdejax.data.tokenizer import Tokenizer
     from cdejax.embedder import Embedder
-    from cdejax.paths import resolve_folder
 
     tokens = config.tokens
     return Embedder(
@@ -321,7 +321,6 @@ def export_variant(name: str, config: Config) -> Path:
     from cdejax.described import describe_variant
     from cdejax.export.check import check_export
     from cdejax.export.folder import export_model
-    from cdejax.paths import resolve_folder
 
     model = trained_model(config, name)
     embedder = make_embedder(config, model, name)
@@ -353,11 +352,12 @@ def report(config: Config) -> RenderableType:
 
 def run(config: Config) -> RenderableType | None:
     """Runs every stage of every variant; the report (None but on process 0)."""
-    from cdejax.retrieval.collections import collection_folders
     from cdejax.scores import evaluate_recipe
 
-    for name, resolved in variants_of(config).items():
-        collection_folders(resolved.evaluation)  # missing ones stop us now, not later
+    variants = variants_of(config)
+    for resolved in variants.values():
+        check_folders(resolved)
+    for name, resolved in variants.items():
         _log.info("variant %s", name)
         train_variant(name, resolved)
 
@@ -368,6 +368,20 @@ def run(config: Config) -> RenderableType | None:
         return report(config)
 
     return main_only("conclusion", conclude)
+
+
+def check_folders(config: Config) -> None:
+    """Refuses a recipe whose models or collections are missing, before any work.
+
+    Raises:
+      ValueError: a folder that the recipe names is not there.
+    """
+    from cdejax.retrieval.collections import collection_folders
+
+    resolve_folder(config.model.encoder, "model.encoder")
+    if config.vectors.method == "encoder":
+        resolve_folder(config.vectors.encoder or "", "vectors.encoder")
+    collection_folders(config.evaluation)
 
 
 def dry_run(config: Config) -> RenderableType:

@@ -252,6 +252,24 @@ def test_recipe_that_does_not_fit_is_refused(recipe, tmp_path, setting, words):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"model": {"encoder": "nowhere"}}, "model.encoder: 'nowhere': no such folder"),
+        (
+            {"vectors": {"method": "encoder", "encoder": "nowhere"}},
+            "vectors.encoder: 'nowhere': no such folder",
+        ),
+        ({"evaluation": {"collections": ["nowhere"]}}, "nowhere"),
+    ],
+)
+def test_missing_folders_are_found_before_any_work(recipe, tmp_path, overrides, words):
+    config = load_config(recipe, {**overrides, "output": str(tmp_path / "out")})
+    with pytest.raises(ValueError, match=words):
+        pipeline.run(config)
+    assert not (tmp_path / "out").exists()
+
+
 def test_contextual_folder_is_gone_on_with_as_it_is(finished, recipe):
     from cdejax.training.start import build_model
 

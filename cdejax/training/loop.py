@@ -384,12 +384,15 @@ class _Run:
 def _claim(folder: Path, config: Config, inputs: Inputs) -> None:
     """Writes what the run is, or checks that the folder's run is the same.
 
+    A run that never reached a checkpoint has nothing to lose: another takes its place.
+
     Raises:
       ValueError: it holds a run of another recipe or of other artefacts.
     """
-    if (folder / RUN).is_file():
+    begun = any(_saved_steps(folder / name) for name in (CHECKPOINTS, BEST))
+    if begun and (folder / RUN).is_file():
         check_run(folder, config, inputs)
-    elif (folder / CHECKPOINTS).is_dir():
+    elif begun:
         raise ValueError(
             f"{folder}: holds checkpoints, but no {RUN} that says of what. Remove the "
             "folder to train anew."
@@ -425,13 +428,17 @@ def check_trained(folder: str | Path, config: Config, inputs: Inputs) -> None:
       ValueError: as `check_run`, or the run was stopped on its way.
     """
     check_run(folder, config, inputs)
-    names = [path.name for path in (Path(folder) / CHECKPOINTS).glob("*")]
-    done = max((int(name) for name in names if name.isdigit()), default=0)
+    done = max(_saved_steps(Path(folder) / CHECKPOINTS), default=0)
     if done < inputs.plan.total_steps:
         raise ValueError(
             f"{folder}: trained {done} of {inputs.plan.total_steps} steps; run `cdejax "
             "train` again to finish"
         )
+
+
+def _saved_steps(folder: Path) -> list[int]:
+    """Numbers of the finished checkpoints in a folder."""
+    return [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
 
 
 def _recipe(config: Config, inputs: Inputs) -> dict[str, Any]:

@@ -35,3 +35,16 @@ def test_how_to_compute_is_no_part_of_what_a_run_is(config, changes, same):
     other = dataclasses.replace(config, training=training)
     found = [fingerprint(loop._recipe(c, INPUTS)) for c in (config, other)]
     assert (found[0] == found[1]) is same
+
+
+def test_a_folder_without_a_checkpoint_is_free(config, tmp_path):
+    """A start that failed on a mistake in the recipe leaves nothing to protect."""
+    mistaken = dataclasses.replace(config, seed=config.seed + 1)
+    run = tmp_path / "run"
+    run.mkdir()
+    loop._claim(run, mistaken, INPUTS)
+    loop._claim(run, config, INPUTS)
+    loop.check_run(run, config, INPUTS)
+    (run / loop.CHECKPOINTS / "2").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"another recipe.*differs in seed"):
+        loop._claim(run, mistaken, INPUTS)
