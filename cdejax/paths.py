@@ -76,7 +76,8 @@ def _from_hub(name: str) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise ValueError(
-            f"{name!r}: fetching needs huggingface_hub: pip install 'cdejax[hub]'"
+            f"{name!r}: fetching needs huggingface_hub: "
+            "pip install '.[hub]' in cdejax's checkout"
         ) from None
     repository, _, revision = name.removeprefix(_HUB).partition("@")
     try:

@@ -86,7 +86,7 @@ def require_libraries() -> None:
     if missing:
         raise ValueError(
             f"ONNX needs {', '.join(missing)}, not installed here: "
-            "pip install 'cdejax[onnx]'"
+            "pip install '.[onnx]' in cdejax's checkout"
         )
 
 

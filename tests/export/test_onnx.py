@@ -297,7 +297,7 @@ def test_a_missing_library_is_one_clear_line(plain, monkeypatch, capsys):
     assert stop.value.code == 2
     assert capsys.readouterr().err == (
         "cdejax: error: ONNX needs onnx, onnxscript, not installed here: "
-        "pip install 'cdejax[onnx]'\n"
+        "pip install '.[onnx]' in cdejax's checkout\n"
     )
 
 
