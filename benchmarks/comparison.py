@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from checks import told_of
 from encoders import Kind, vocabulary
 from figures import Compilations, peak_bytes, shapes, step_figures, step_lengths
 from flops import ceiling, useful_flops
@@ -53,11 +54,17 @@ def settings_of(options: argparse.Namespace, kind: Kind, batch: int) -> Settings
     """The command line's settings for one kind of encoder.
 
     Raises:
-      SystemExit: a peer is asked for whose context is not the batch's documents.
+      SystemExit: more context than a batch has documents, or a peer is asked for
+        whose context is not the batch's documents.
     """
     context = 0
     if kind == "contextual":
-        context = min(options.context or 512, batch)
+        context = min(512, batch) if options.context is None else options.context
+        if context > batch:
+            raise SystemExit(
+                f"--context {context}: it is drawn from a batch's documents; give at "
+                f"most the batch, {batch}"
+            )
         if getattr(options, "peer", False) and context != batch:
             raise SystemExit(
                 f"--context {context}: the peer's context is the batch's own "
@@ -84,7 +91,9 @@ def texts_of(
     longest = options.max_length or LONGEST[kind]
     rows, rng = batch * steps, np.random.default_rng([options.seed, 0])
     if options.lengths:
-        lengths = repeated(read_lengths(options.lengths, longest), rows, options.seed)
+        with told_of("--lengths"):
+            found = read_lengths(options.lengths, longest)
+        lengths = repeated(found, rows, options.seed)
         law = f"lengths of {options.lengths}, at most {longest}"
     else:
         means = (4, 10) if options.toy else MEANS[kind]

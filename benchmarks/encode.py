@@ -15,9 +15,9 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
@@ -25,8 +25,10 @@ from unittest import mock
 import jax
 import numpy as np
 import tyro
+from checks import check_least, told_of
 from flax import nnx
 from reporting import RESULTS, environment, save
+from texts import SHORTEST, column
 
 from cdejax import embedder as embedder_module
 from cdejax import encoding, streaming
@@ -60,10 +62,24 @@ class Options:
     stage: bool = False
     """Also measure the stage that writes surrogate vectors (`cdejax embed`)."""
     toy: bool = False
-    """A small model and few texts, to try the benchmark itself."""
+    """A small model and, unless told otherwise, few texts: to try the benchmark."""
     seed: int = 0
     name: str = "encode"
     """Of the files in benchmarks/results."""
+
+
+TOY = Options(toy=True, count=600, batch_sizes=(8, 32), repeats=2)
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """The command line's options; ends the program if they make no sense."""
+    # What is given wins over the toy's sizes, as over the others.
+    usual = TOY if "--toy" in arguments else Options()
+    options = tyro.cli(Options, args=arguments, default=usual, description=__doc__)
+    check_least(options, 1, "count", "batch_sizes", "repeats", "peer_count")
+    check_least(options, SHORTEST, "max_length")
+    check_least(options, 0, "seed")
+    return options
 
 
 def make_folder(place: Path, options: Options) -> str:
@@ -83,9 +99,8 @@ def make_folder(place: Path, options: Options) -> str:
 
 def make_texts(options: Options) -> list[str]:
     if options.texts:
-        with open(options.texts, encoding="utf-8") as stream:
-            rows = [json.loads(line) for line in stream]
-        return [row.get("text") or row["document"] for row in rows][: options.count]
+        with told_of("--texts"):
+            return column(options.texts, "text", "document")[: options.count]
     vocabulary = (resolve_folder(TOKENIZER) / "vocab.txt").read_text().split()
     words = np.array([word for word in vocabulary if word.isascii() and word.isalpha()])
     rng = np.random.default_rng(options.seed)
@@ -265,13 +280,12 @@ def measure_peer(
 
 
 def main() -> None:
-    options = tyro.cli(Options, description=__doc__)
-    if options.toy:
-        options = replace(options, count=600, batch_sizes=(8, 32), repeats=2)
+    options = parse(sys.argv[1:])
     texts = make_texts(options)
     with tempfile.TemporaryDirectory() as place:
         folder = options.folder or make_folder(Path(place) / "model", options)
-        embedder = load(folder)
+        with told_of("--folder"):
+            embedder = load(folder)
         embedder.max_length = options.max_length
         facts = environment("sentence-transformers", "transformers", "torch")
         facts |= shapes(embedder, texts)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 import tyro
+from checks import check_least
 from reporting import RESULTS, environment, save
 
 from cdejax.clustering import jax_kmeans
@@ -225,8 +226,20 @@ def draw(results: dict[str, dict[str, Any]], title: str, name: str) -> None:
     figure.savefig(RESULTS / f"{name}.png", dpi=150)
 
 
+def check(options: Options) -> None:
+    """Ends the program if there is nothing to measure."""
+    sizes = ("rows", "dim", "k", "niter", "nredo", "points_per_centroid")
+    check_least(options, 1, *sizes)
+    check_least(options, 0, "seed")
+    if options.k > options.rows:
+        raise SystemExit(
+            f"--k {options.k}: more centroids than --rows {options.rows}; give fewer"
+        )
+
+
 def main() -> None:
     options = tyro.cli(Options, description=__doc__)
+    check(options)
     points = mixture(options)
     rng = np.random.default_rng(options.seed)
     most = min(options.rows, options.k * options.points_per_centroid)

@@ -150,10 +150,11 @@ def make_batches(
     settings: Settings, world: World, model: Model, mesh: Mesh
 ) -> BatchMaker:
     contextual = settings.kind == "contextual"
+    chosen = settings.chunk_tokens
     how = BatchSettings(
         seed=settings.seed,
         devices=mesh.size,
-        chunk_tokens=settings.chunk_tokens or chunk_tokens(model, mesh),
+        chunk_tokens=chunk_tokens(model, mesh) if chosen is None else chosen,
         context_size=settings.context if contextual else 0,
         soft_tokens=model.config.soft_tokens if contextual else 0,  # type: ignore[union-attr]
         negatives_per_query=0,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 from typing import Any
 
 import jax
 from comparison import WARM_UP, measure, settings_of, texts_of
+from ours import Settings
 from step_report import draw, facts, file_of, merge, rows_table
 
 PER_DEVICE = {"biencoder": 4096, "contextual": 512}
+EFFICIENCIES = {
+    "efficiency": "pairs_per_second_and_device",
+    "efficiency_in_useful_tflops": "useful_tflops_a_device",
+}
 
 
 def scale(options: argparse.Namespace) -> None:
@@ -22,42 +26,45 @@ def scale(options: argparse.Namespace) -> None:
         )
     if unknown := set(options.kinds) - PER_DEVICE.keys():
         raise SystemExit(f"--kinds {unknown}: {', '.join(PER_DEVICE)} are known")
+    sizes = {kind: options.batch or PER_DEVICE[kind] for kind in options.kinds}
+    plans = {kind: settings_of(options, kind, each) for kind, each in sizes.items()}
     results: dict[str, Any] = {}
-    for kind in options.kinds:
-        each = options.batch or PER_DEVICE[kind]
+    for kind, each in sizes.items():
         for count in options.devices:
             name = f"{kind}, {count} x {each:,} pairs"
             print(name, flush=True)
-            results[name] = _measure(options, kind, (each, count), devices[:count])
+            results[name] = _measure(
+                options, plans[kind], each * count, devices[:count]
+            )
     for kind in options.kinds:
         _compare_with_first([v for k, v in results.items() if k.startswith(kind)])
     _report(options, results)
 
 
 def _measure(
-    options: argparse.Namespace, kind: Any, size: tuple[int, int], devices: list[Any]
+    options: argparse.Namespace, settings: Settings, batch: int, devices: list[Any]
 ) -> dict[str, Any]:
-    total, (each, count) = WARM_UP + options.steps, size
-    batch = each * count
-    # The context stays as large as it is on one device: the work of a pair, too.
-    settings = dataclasses.replace(
-        settings_of(options, kind, batch),
-        context=settings_of(options, kind, each).context,
-    )
-    world, drawn = texts_of(options, kind, batch, total)
+    # The context is as large as on one device: the second stage's work on a pair stays
+    # the same, the first stage's is shared by more pairs. Useful FLOPs tell how much.
+    total = WARM_UP + options.steps
+    world, drawn = texts_of(options, settings.kind, batch, total)
     found, _ = measure(settings, world, total, devices)
     jax.clear_caches()  # what was compiled for the last devices
     return found | {"lengths": drawn, "batch": batch}
 
 
 def _compare_with_first(found: list[dict[str, Any]]) -> None:
-    """Pairs a second on each device, over those of the fewest devices."""
+    """Pairs a second and useful TFLOP/s a device, over those of the fewest devices."""
     for entry in found:
         rate = entry["pairs_per_second"]["median"] / entry["devices"]
         entry["pairs_per_second_and_device"] = rate
-    base = found[0]["pairs_per_second_and_device"]
-    for entry in found:
-        entry["efficiency"] = entry["pairs_per_second_and_device"] / base
+        entry["useful_tflops_a_device"] = (
+            entry["useful_tflops"]["median"] / entry["devices"]
+        )
+    base = min(found, key=lambda entry: entry["devices"])
+    for name, of in EFFICIENCIES.items():
+        for entry in found:
+            entry[name] = entry[of] / base[of]
 
 
 def _report(options: argparse.Namespace, results: dict[str, Any]) -> None:
@@ -73,10 +80,12 @@ def _report(options: argparse.Namespace, results: dict[str, Any]) -> None:
             f"{found['pairs_per_second']['median']:,.1f}",
             f"{found['pairs_per_second_and_device']:,.1f}",
             f"{found['efficiency']:.1%}",
+            f"{found['efficiency_in_useful_tflops']:.1%}",
             f"{found['device_idle_share']:.1%}",
             f"{found['start_up_seconds']['all']:.0f}",
         ]
         for name, found in results.items()
     ]
-    heads = ("", "pairs/s", "a device", "efficiency", "device idle", "start-up s")
+    rates = ("pairs/s", "a device", "efficiency", "in useful TFLOP/s")
+    heads = ("", *rates, "device idle", "start-up s")
     rows_table(title, heads, rows)

@@ -23,6 +23,11 @@ def share(options: argparse.Namespace) -> None:
     devices, total = jax.devices()[: options.devices], WARM_UP + options.steps
     if len(devices) < options.devices:
         raise SystemExit(f"--devices {options.devices}: there are {len(devices)} only")
+    if options.batch % options.devices:
+        raise SystemExit(
+            f"--batch {options.batch}: {options.devices} devices cannot share it "
+            "equally; give a multiple"
+        )
     settings = settings_of(options, "large", options.batch)
     settings = dataclasses.replace(settings, fsdp=options.devices)
     world, drawn = texts_of(options, "large", options.batch, total)

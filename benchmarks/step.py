@@ -12,13 +12,14 @@ benchmarks/README.md says what each measures. `--toy` tries it on a CPU.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from checks import at_least, positive, writable
 from comparison import compare
 from memory import measure_memory
 from reporting import RESULTS
 from scaling import scale
 from sharing import share
+from texts import SHORTEST
 
 from cdejax.compilation import keep_compiled
 
@@ -48,19 +49,23 @@ TOY = {
 def parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     add = common.add_argument
-    add("--batch", type=int, help="pairs a step (scaling: on each device)")
-    add("--max-length", type=int, help="tokens of a text at most")
-    add("--context", type=int, help="context documents (default: 512, or the batch)")
+    add("--batch", type=positive, help="pairs a step (scaling: on each device)")
+    add("--max-length", type=at_least(SHORTEST), help="tokens of a text at most")
+    add("--context", type=positive, help="documents; default: 512, or the batch")
     add("--lengths", help=".npy of two columns, or .jsonl with query and document")
     add("--rows", choices=("packed", "padded"), default="packed")
-    add("--chunk-tokens", type=int, help="default: as training chooses")
-    add("--keep", type=int, help="chunks whose activations are kept; default: the same")
-    add("--max-widths", type=int, default=8)
+    add("--chunk-tokens", type=positive, help="default: as training chooses")
+    add(
+        "--keep",
+        type=at_least(0),
+        help="chunks whose activations are kept; default: the same",
+    )
+    add("--max-widths", type=positive, default=8)
     add("--sequence-dropout", type=float, default=0.005, help="contextual only")
-    add("--steps", type=int, default=10, help="measured after warm-up, 5 or more")
-    add("--seed", type=int, default=0)
+    add("--steps", type=positive, default=10, help="measured after warm-up, 5 or more")
+    add("--seed", type=at_least(0), default=0)
     add("--compilation-cache", help="as `training.compilation_cache`")
-    add("--out", type=Path, default=RESULTS, help="folder for JSON and picture")
+    add("--out", type=writable, default=RESULTS, help="folder for JSON and picture")
     add("--toy", action="store_true", help="tiny sizes, to try the benchmark itself")
     root = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -71,9 +76,11 @@ def parser() -> argparse.ArgumentParser:
         if mode in ("biencoder", "contextual"):
             sub.add_argument("--peer", action="store_true", help="PyTorch's step, too")
             sub.add_argument("--peer-seconds", type=float, default=240.0)
-            sub.add_argument("--profile", help="folder for a trace of two more steps")
+            sub.add_argument(
+                "--profile", type=writable, help="folder for a trace of two more steps"
+            )
         if mode == "fsdp":
-            sub.add_argument("--devices", type=int, default=2)
+            sub.add_argument("--devices", type=positive, default=2)
         if mode == "scaling":
             sub.add_argument("--devices", type=_counts, default=(1, 2, 4))
             sub.add_argument(
@@ -83,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    return tuple(positive(part) for part in text.split(","))
 
 
 def _names(text: str) -> tuple[str, ...]:

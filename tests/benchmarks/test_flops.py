@@ -74,6 +74,8 @@ def test_contextual_counts_the_context_of_every_text():
             "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
             "collectives",
         ),
+        ("void cudnn::fusion::compute_dot_do_o_specialized<true, 64>", "attention"),
+        ("void cudnn::fusion::convert_dq_to_16bits<true>", "attention"),
         ("MemcpyD2D", "copies"),
         ("loop_add_fusion_3", "elementwise and reductions"),
     ],

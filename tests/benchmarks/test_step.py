@@ -58,7 +58,11 @@ def test_scaling_compares_device_counts(tmp_path):
     one, two = results.values()
     assert "weak scaling" in printed
     assert (one["devices"], two["devices"]) == (1, 2)
-    assert one["efficiency"] == 1
+    assert one["efficiency"] == one["efficiency_in_useful_tflops"] == 1
+    each = two["useful_tflops"]["median"] / 2
+    expected = pytest.approx(each / one["useful_tflops"]["median"])
+    assert two["efficiency_in_useful_tflops"] == expected
+    assert "in useful TFLOP/s" in printed
     assert two["batch"] == 2 * one["batch"]
 
 

@@ -1,0 +1,62 @@
+"""What a command line may say; all else ends in one line, before any measuring."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from cdejax.artifacts import explain
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """An argparse type: whole numbers from `least` on."""
+
+    def parse(text: str) -> int:
+        with suppress(ValueError):
+            if (number := int(text)) >= least:
+                return number
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: give a whole number from {least} on"
+        )
+
+    return parse
+
+
+positive = at_least(1)
+
+
+def writable(text: str) -> Path:
+    """An argparse type: a folder, which is made if it is missing."""
+    try:
+        Path(text).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: {error.strerror}; give a folder that is there or can be made"
+        ) from None
+    return Path(text)
+
+
+def check_least(options: Any, least: int, *names: str) -> None:
+    """Ends the program if a number, or one of several, is below `least`."""
+    for name in names:
+        value = getattr(options, name)
+        numbers = value if isinstance(value, tuple) else (value,)
+        if not numbers or any(n is not None and n < least for n in numbers):
+            given = " ".join(map(str, numbers))
+            raise SystemExit(
+                f"--{name.replace('_', '-')} {given}: give {least} or more"
+            )
+
+
+@contextmanager
+def told_of(option: str) -> Iterator[None]:
+    """Ends the program with one line where an option's file or folder is no good."""
+    try:
+        yield
+    except OSError as error:
+        raise SystemExit(f"{option} {explain(error)}") from None
+    except ValueError as error:
+        raise SystemExit(f"{option} {error}") from None

@@ -1,0 +1,183 @@
+"""Bad input ends the benchmarks in one line, before anything is measured."""
+
+import importlib
+from argparse import Namespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+step: Any = importlib.import_module("step")
+comparison: Any = importlib.import_module("comparison")
+encode: Any = importlib.import_module("encode")
+kmeans: Any = importlib.import_module("kmeans")
+ours: Any = importlib.import_module("ours")
+scaling: Any = importlib.import_module("scaling")
+texts: Any = importlib.import_module("texts")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_measured(monkeypatch):
+    """Whatever a benchmark does first with good input fails the test."""
+    for module in ("comparison", "scaling", "sharing", "kmeans", "encode"):
+        monkeypatch.setattr(importlib.import_module(module), "measure", pytest.fail)
+
+
+def line_of(main, monkeypatch, *arguments):
+    """The one line that a command ends in."""
+    monkeypatch.setattr("sys.argv", ["benchmark", *arguments])
+    with pytest.raises(SystemExit) as found:
+        main()
+    line = str(found.value)
+    assert "\n" not in line
+    return line
+
+
+@pytest.mark.parametrize("mode", ["biencoder", "scaling", "fsdp"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("--batch 0", "--steps 0", "--max-length 0", "--chunk-tokens 0"),
+        *("--keep -1", "--max-widths 0", "--context 0", "--batch 1.5", "--seed -1"),
+    ],
+)
+def test_numbers_are_checked(mode, given, monkeypatch, capsys):
+    option, value = given.split()
+    assert line_of(step.main, monkeypatch, mode, "--toy", option, value) == "2"
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"{option}: '{value}': give a whole number from" in said
+
+
+@pytest.mark.parametrize(
+    ("mode", "value", "part"),
+    [
+        ("fsdp", "0", "'0'"),
+        ("fsdp", "a", "'a'"),
+        ("scaling", "0,1", "'0'"),
+        ("scaling", "1,", "''"),
+        ("scaling", "a", "'a'"),
+    ],
+)
+def test_device_counts_are_checked(mode, value, part, monkeypatch, capsys):
+    assert line_of(step.main, monkeypatch, mode, "--devices", value) == "2"
+    assert f"--devices: {part}: give a whole" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--out", "--profile"])
+@pytest.mark.parametrize("inside", ["", "/folder"])
+def test_folders_are_made_beforehand(option, inside, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    value = f"{tmp_path}/file{inside}"
+    assert line_of(step.main, monkeypatch, "biencoder", option, value) == "2"
+    assert f"{option}: '{value}': " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("contextual --context 17", "--context 17: "),
+        ("scaling --context 17", "--context 17: "),
+        ("fsdp --batch 15", "--batch 15: "),
+        ("fsdp --devices 99", "--devices 99: "),
+        ("biencoder --lengths nowhere.npy", "--lengths nowhere.npy: No such file"),
+        ("scaling --lengths nowhere.jsonl", "--lengths nowhere.jsonl: No such file"),
+    ],
+)
+def test_settings_must_fit(arguments, message, monkeypatch):
+    found = line_of(step.main, monkeypatch, *arguments.split(), "--toy")
+    assert found.startswith(message)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"no array", np.ones((4, 3), int), np.ones(4, int)),
+        *(np.ones((0, 2), int), np.zeros((4, 2), int), np.full((4, 2), 1.5)),
+        np.array([["a", "b"]]),
+    ],
+)
+def test_arrays_of_lengths_are_checked(content, tmp_path):
+    path = tmp_path / "lengths.npy"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        np.save(path, content)
+    with pytest.raises(ValueError, match=r"lengths\.npy: (not an array|.* shape)"):
+        texts.read_lengths(str(path), 64)
+
+
+@pytest.mark.parametrize("line", ['{"query": ', '{"query": "a"}', "3", '{"query": 3}'])
+def test_lines_with_texts_are_checked(line, tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(f'{{"query": "a", "document": "b"}}\n{line}\n')
+    with pytest.raises(ValueError, match=r"pairs\.jsonl:2: "):
+        texts.read_lengths(str(path), 64)
+    path.write_text("\n")
+    with pytest.raises(ValueError, match="holds no lines"):
+        texts.column(str(path), "text")
+
+
+def test_chunk_tokens_are_training_s_unless_given(monkeypatch):
+    monkeypatch.setattr(ours, "BatchMaker", lambda *arguments: arguments[-1])
+    monkeypatch.setattr(ours, "chunk_tokens", lambda *_: 512)
+    mesh, world = Namespace(size=1), texts.World(None, None, None)
+    for given, used in ((None, 512), (0, 0), (64, 64)):
+        settings = ours.Settings("biencoder", 0, chunk_tokens=given)
+        assert ours.make_batches(settings, world, None, mesh).chunk_tokens == used
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("--rows 0", "--dim 0", "--k -1", "--niter 0", "--nredo 0"),
+        *("--points-per-centroid 0", "--seed -1", "--k 11 --rows 10"),
+    ],
+)
+def test_kmeans_options(given, monkeypatch):
+    line = line_of(kmeans.main, monkeypatch, *given.split())
+    assert line.startswith(" ".join(given.split()[:2]) + ": ")
+
+
+@pytest.mark.parametrize("toy", [[], ["--toy"]])
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("--count 0", "--max-length 2", "--batch-sizes 8 0", "--repeats 0"),
+        *("--seed -1", "--peer-count 0", "--texts nowhere.jsonl"),
+    ],
+)
+def test_encode_options(given, toy, monkeypatch):
+    line = line_of(encode.main, monkeypatch, *toy, *given.split())
+    assert line.startswith(f"{given}: ")
+
+
+def test_encode_names_line_and_folder(tmp_path, monkeypatch):
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"document": "a"}\n{"title": "b"}\n')
+    found = line_of(encode.main, monkeypatch, "--texts", str(path))
+    assert found.startswith(f"--texts {path}:2: needs a text in `text` or `document`")
+    found = line_of(encode.main, monkeypatch, "--toy", "--folder", "nowhere")
+    assert found.startswith("--folder 'nowhere': no such folder")
+
+
+def test_a_toy_keeps_what_is_given():
+    options = encode.parse(["--toy", "--count", "40000"])
+    assert (options.count, options.batch_sizes, options.toy) == (40_000, (8, 32), True)
+    assert encode.parse([]) == encode.Options()
+
+
+def test_efficiencies_are_of_the_fewest_devices():
+    found = [
+        {
+            "devices": devices,
+            "pairs_per_second": {"median": rate},
+            "useful_tflops": {"median": useful},
+        }
+        for devices, rate, useful in ((2, 18, 4.5), (1, 10, 3))
+    ]
+    scaling._compare_with_first(found)
+    for name, expected in (
+        ("efficiency", [0.9, 1]),
+        ("efficiency_in_useful_tflops", [0.75, 1]),
+    ):
+        assert [entry[name] for entry in found] == pytest.approx(expected)
