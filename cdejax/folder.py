@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -19,6 +21,7 @@ _LONGEST = 512
 _UNLIMITED = 10**6  # tokenizers without a limit say 10**30
 # Learned positions that a model type keeps for padding, in front of the text's.
 _LEARNED = {"bert": 0, "distilbert": 0, "roberta": 2, "xlm-roberta": 2, "mpnet": 2}
+_log = logging.getLogger(__name__)
 
 
 def transformer_folder(folder: Path) -> Path:
@@ -43,8 +46,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
     `max_length` comes from `sentence_bert_config.json`, else `max_seq_length` of
     `config.json`; else it is the smaller of the tokenizer's `model_max_length` and the
     encoder's positions, as in sentence-transformers, or 512 if neither is known.
-    Learned positions bound it. `context_length` is that of a contextual encoder's first
-    stage.
+    Learned positions bound it; where a stated limit is above them, a warning says so.
+    `context_length` is that of a contextual encoder's first stage.
 
     Raises:
       ValueError: a file is no JSON object, or a setting has no meaning.
@@ -76,8 +79,11 @@ def read_settings(folder: Path) -> dict[str, Any]:
 def _limit(inner: Path, config: Mapping[str, Any]) -> int:
     """The longest text, in tokens."""
     files = sorted(inner.glob("sentence_*_config.json"))
-    limit = _read(files[0]).get("max_seq_length") if files else None
-    limit = config.get("max_seq_length") if limit is None else limit
+    source = files[0] if files else inner / "config.json"
+    limit = _read(source).get("max_seq_length")
+    if limit is None:
+        source = inner / "config.json"
+        limit = config.get("max_seq_length")
     most, learned = _positions(config)
     if limit is None:
         limit = _read(inner / "tokenizer_config.json").get("model_max_length")
@@ -90,7 +96,23 @@ def _limit(inner: Path, config: Mapping[str, Any]) -> int:
         raise ValueError(
             f"{inner}: the length limit is {limit!r}, no whole number from 1 on"
         )
-    return limit if most is None or not learned else min(limit, most)
+    if most is None or not learned or limit <= most:
+        return limit
+    _warn_of_limit(source, limit, most)
+    return most
+
+
+@functools.cache
+def _warn_of_limit(source: Path, limit: int, most: int) -> None:
+    """Says, once for each folder, that texts end sooner than a file says."""
+    _log.warning(
+        "%s: max_seq_length is %s, but the encoder has learned %s positions: texts "
+        "are cut to %s tokens",
+        source,
+        limit,
+        most,
+        most,
+    )
 
 
 def _positions(config: Mapping[str, Any]) -> tuple[int | None, bool]:

@@ -1,6 +1,7 @@
 """What is read of a folder's settings, and what is refused."""
 
 import json
+import logging
 
 import pytest
 
@@ -80,6 +81,40 @@ def test_length_limit(write):
     assert read_settings(folder)["max_length"] == 64
 
 
+@pytest.mark.parametrize("name", ["sentence_bert_config.json", "config.json"])
+def test_a_stated_limit_above_the_positions_is_said_once(write, caplog, name):
+    positions = {"model_type": "bert", "max_position_embeddings": 64}
+    write("config.json", **positions)
+    folder = write(name, **positions, max_seq_length=5000)
+    with caplog.at_level(logging.WARNING, "cdejax"):
+        for _ in range(2):
+            assert read_settings(folder)["max_length"] == 64
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{folder / name}: max_seq_length is 5000, but the encoder has learned 64 "
+        "positions: texts are cut to 64 tokens"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stated", "tokenizer", "length"), [(64, 512, 64), (9, 512, 9), (None, 512, 64)]
+)
+def test_limits_within_the_positions_are_not_spoken_of(
+    write, caplog, stated, tokenizer, length
+):
+    write("config.json", model_type="bert", max_position_embeddings=64)
+    write("sentence_bert_config.json", max_seq_length=stated)
+    folder = write("tokenizer_config.json", model_max_length=tokenizer)
+    with caplog.at_level(logging.WARNING, "cdejax"):
+        assert read_settings(folder)["max_length"] == length
+    assert not caplog.records
+
+
+def test_minilm_has_an_ordinary_limit(minilm, caplog):
+    with caplog.at_level(logging.WARNING, "cdejax"):
+        assert read_settings(minilm)["max_length"] == 256
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -131,5 +166,5 @@ def test_folder_of_the_encoder(tmp_path):
     (tmp_path / "modules.json").write_text(json.dumps(listed))
     assert transformer_folder(tmp_path) == tmp_path / "0_Transformer"
     (tmp_path / "modules.json").write_text("[3]")
-    with pytest.raises(ValueError, match="not a list of modules"):
+    with pytest.raises(ValueError, match=r"a module needs texts .* not 3"):
         transformer_folder(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from cdejax.models.checkpoints.config import typed
+from cdejax.models.checkpoints.registry import architecture
 from cdejax.models.elementwise import gelu
 from cdejax.models.folders import FLOATS, read_json, read_tensors
 from cdejax.models.layers import Head
@@ -42,6 +44,8 @@ FLAGS = {
     "last": "pooling_mode_lasttoken",
 }
 """The flag of each mode in the older form of a pooling's `config.json`."""
+_SIZES = ("embedding_dimension", "word_embedding_dimension")
+"""Newer and older name of the size of a token's vector."""
 _VECTOR = "sentence_embedding"
 _HEAD = ("Dense", "LayerNorm", "Normalize")
 # What a Transformer module may be told that changes its vectors, and what is computed.
@@ -53,6 +57,7 @@ _ENCODER: dict[str, Any] = {
     "query_expansion": None,
     "processing_kwargs": None,
 }
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -82,15 +87,25 @@ def list_modules(folder: Path) -> list[tuple[str, Path]]:
         return []
     try:
         listed = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(listed, list) or not listed:
-            raise TypeError(f"it holds {listed!r:.60}")
-        pairs = [(m["type"].rsplit(".", 1)[-1], str(m["path"])) for m in listed]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path}: not a list of modules ({error!r})") from None
-    for kind, place in pairs:
-        if Path(place).is_absolute() or ".." in Path(place).parts:
-            raise ValueError(f"{path}: {kind} at {place!r}, outside of the folder")
-    return [(kind, folder / place) for kind, place in pairs]
+    except ValueError as error:
+        raise ValueError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(listed, list) or not listed:
+        raise ValueError(f"{path}: a list of modules was expected, not {listed!r:.60}")
+    return [_listed(module, path) for module in listed]
+
+
+def _listed(module: Any, path: Path) -> tuple[str, Path]:
+    """Class name and folder of one entry of `modules.json`."""
+    fields = module if isinstance(module, dict) else {}
+    kind, place = fields.get("type"), fields.get("path")
+    if not isinstance(kind, str) or not isinstance(place, str):
+        raise ValueError(
+            f"{path}: a module needs texts as `type` and `path`, not {module!r:.200}"
+        )
+    kind = kind.rsplit(".", 1)[-1]
+    if Path(place).is_absolute() or ".." in Path(place).parts:
+        raise ValueError(f"{path}: {kind} at {place!r}, outside of the folder")
+    return kind, path.parent / place
 
 
 def read_modules(folder: Path) -> Modules:
@@ -126,8 +141,7 @@ def read_modules(folder: Path) -> Modules:
 def _pooling(path: Path, encoder: Path) -> tuple[Pooling, int, bool]:
     """Modes, size of a pooled vector, and whether prompts are pooled."""
     raw = read_json(path)
-    flagged = [mode for mode, flag in FLAGS.items() if raw.get(flag)] or ["mean"]
-    modes: Any = raw.get("pooling_mode", [MODES[mode] for mode in flagged])
+    modes = raw["pooling_mode"] if "pooling_mode" in raw else _flagged(raw, path)
     modes = [modes] if isinstance(modes, str) else modes
     names = {theirs: ours for ours, theirs in MODES.items()}
     listed = isinstance(modes, list) and bool(modes)
@@ -137,12 +151,35 @@ def _pooling(path: Path, encoder: Path) -> tuple[Pooling, int, bool]:
     include_prompt = raw.get("include_prompt", True)
     if not isinstance(include_prompt, bool):
         raise ValueError(f"{path}: include_prompt {include_prompt!r} is no boolean")
-    hidden = raw.get("embedding_dimension", raw.get("word_embedding_dimension"))
-    if hidden is None:
-        hidden = read_json(encoder / "config.json").get("hidden_size", 0)
-    if not isinstance(hidden, int):
-        raise ValueError(f"{path}: the size of a token's vector is {hidden!r}")
+    hidden = _hidden_size(encoder / "config.json")
+    for key in _SIZES:
+        if raw.get(key, hidden) != hidden:
+            raise ValueError(
+                f"{path}: {key} is {raw[key]!r}, but the encoder's hidden size is "
+                f"{hidden}; write {hidden}"
+            )
     return pooling, pooled_size(hidden, pooling), include_prompt
+
+
+def _flagged(raw: dict[str, Any], path: Path) -> list[str]:
+    """Modes whose flags are set; without any it is mean, as in their own reader."""
+    modes = [MODES[mode] for mode, flag in FLAGS.items() if raw.get(flag)]
+    unset = [flag for flag in FLAGS.values() if flag in raw]
+    if unset and not modes:
+        _log.warning(
+            "%s: no mode is set (%s), which means mean pooling, here as in "
+            "sentence-transformers; set the one that the model was trained with to "
+            "true",
+            path,
+            ", ".join(f"{flag}: {raw[flag]!r}" for flag in unset),
+        )
+    return modes or [MODES["mean"]]
+
+
+def _hidden_size(path: Path) -> int:
+    """Size of a token's vector, from an encoder's `config.json`."""
+    raw = read_json(path)
+    return architecture(raw, str(path)).read(raw, str(path)).hidden_size
 
 
 def _read(kind: str, folder: Path, size: int) -> Module:

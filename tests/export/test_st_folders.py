@@ -280,6 +280,16 @@ def test_ours_theirs_ours(minilm, tmp_path):
         )
 
 
+def test_minilm_ours_theirs_ours(minilm, tmp_path):
+    folder = exported(minilm, tmp_path / "one")
+    first = cdejax.load(folder)
+    opened(folder).save(str(tmp_path / "two"), create_model_card=False)
+    second = cdejax.load(tmp_path / "two")
+    assert second.hash == first.hash == cdejax.load(minilm).hash
+    assert read_settings(tmp_path / "two") == read_settings(folder)
+    np.testing.assert_array_equal(second.encode(TEXTS), first.encode(TEXTS))
+
+
 def test_minilm_on_texts_of_all_lengths(minilm, tmp_path):
     texts = docstrings(200)
     ours, theirs = cdejax.load(minilm), opened(minilm)

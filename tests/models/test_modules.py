@@ -50,7 +50,9 @@ def write(folder, modules):
         for i, kind in enumerate(kinds)
     ]
     (folder / "modules.json").write_text(json.dumps(listed))
-    (folder / "config.json").write_text("{}")
+    sizes = {"hidden_size": SIZE, "num_hidden_layers": 1, "num_attention_heads": 2}
+    encoder = {"model_type": "bert", "vocab_size": 9, **sizes}
+    (folder / "config.json").write_text(json.dumps(encoder))
     for module, entry in zip(modules, listed[1:], strict=True):
         (folder / entry["path"]).mkdir()
         module.save(str(folder / entry["path"]))

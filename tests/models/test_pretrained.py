@@ -1,6 +1,7 @@
 """Folders: what is read from sentence-transformers' files, and every bad folder."""
 
 import json
+import logging
 import subprocess
 import sys
 
@@ -73,6 +74,12 @@ def alter(folder, **changes):
     write(folder / "config.json", values)
 
 
+def drop(folder, key):
+    values = json.loads((folder / "config.json").read_text())
+    del values[key]
+    write(folder / "config.json", values)
+
+
 def test_a_plain_folder_is_a_mean_pooling_biencoder(folder, bert):
     model = from_pretrained(folder, dtype="bfloat16")
     assert isinstance(model, BiEncoder)
@@ -97,6 +104,29 @@ def test_a_plain_folder_is_a_mean_pooling_biencoder(folder, bert):
 def test_pooling_comes_from_sentence_transformers_files(folder, raw, pooling):
     modules(folder, "Transformer", "Pooling", "Normalize", pooling=raw)
     assert biencoder(folder).pooling == pooling
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": False}, True),
+        ({"pooling_mode_mean_tokens": False, "pooling_mode": "mean"}, False),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, False),
+        ({"word_embedding_dimension": 16}, False),
+    ],
+)
+def test_mean_pooling_that_no_flag_asks_for_is_said(folder, raw, said, caplog):
+    st = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    modules(folder, "Transformer", "Pooling", pooling=raw)
+    with caplog.at_level(logging.WARNING, "cdejax"):
+        assert biencoder(folder).pooling == "mean"
+    write(folder / "theirs" / "config.json", {"word_embedding_dimension": 16} | raw)
+    assert st.Pooling.load(str(folder / "theirs")).pooling_mode == "mean"
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == said
+    for message in messages:
+        assert str(folder / "1_Pooling" / "config.json") in message
+        assert "pooling_mode_mean_tokens: False" in message
 
 
 def test_two_dense_modules_are_an_mlp_head(folder, bert):
@@ -176,10 +206,22 @@ BAD = {
         lambda f: alter(f, hidden_act="gelu_new"),
         r"hidden_act: 'gelu_new' \(we compute 'gelu'\)",
     ),
+    "no architecture": (
+        lambda f: drop(f, "model_type"),
+        "config.json: no model_type there; cdejax knows bert, ",
+    ),
     "missing size": (lambda f: alter(f, hidden_size=None), "missing: hidden_size"),
     "wrong type": (
         lambda f: alter(f, layer_norm_eps="small"),
         "layer_norm_eps is 'small', not a float",
+    ),
+    "size a text": (
+        lambda f: alter(f, hidden_size="16"),
+        "config.json: hidden_size is '16', not an int$",
+    ),
+    "size a text, by its own name": (
+        lambda f: write(f / "config.json", NOMIC | {"n_embd": "16"}),
+        "config.json: n_embd is '16', not an int$",
     ),
     "heads do not divide": (
         lambda f: alter(f, num_attention_heads=3),
@@ -199,9 +241,18 @@ BAD = {
         ),
         r"rope_type: 'dynamic' \(we compute 'default'\)",
     ),
-    "modules no list": (
+    "modules not JSON": (
         lambda f: write(f / "modules.json", "{}1"),
-        "modules.json: not a list of modules",
+        r"modules.json: not valid JSON \(Extra data: line 1 column 3 \(char 2\)\)$",
+    ),
+    "modules no list": (
+        lambda f: write(f / "modules.json", {"path": ""}),
+        r"modules.json: a list of modules was expected, not \{'path': ''\}$",
+    ),
+    "module without a path": (
+        lambda f: write(f / "modules.json", [{"type": "x.Transformer"}]),
+        r"modules.json: a module needs texts as `type` and `path`, "
+        r"not \{'type': 'x.Transformer'\}$",
     ),
     "other module": (
         lambda f: modules(f, "Transformer", "Pooling", "CNN"),
@@ -251,7 +302,10 @@ BAD = {
         "2_Dense: weights that are no floats: .*int8",
     ),
     "bias that is a text": (lambda f: dense(f, bias="false"), "bias is 'false'"),
-    "no modules": (lambda f: write(f / "modules.json", {}), "not a list of modules"),
+    "no modules": (
+        lambda f: write(f / "modules.json", []),
+        r"modules.json: a list of modules was expected, not \[\]$",
+    ),
     "pooling a list of lists": (
         lambda f: modules(
             f, "Transformer", "Pooling", pooling={"pooling_mode": [["mean"]]}
@@ -265,7 +319,14 @@ BAD = {
             "Pooling",
             pooling={"pooling_mode": "mean", "embedding_dimension": "16"},
         ),
-        "the size of a token's vector is '16'",
+        "1_Pooling/config.json: embedding_dimension is '16', but",
+    ),
+    "pooling of another size": (
+        lambda f: modules(
+            f, "Transformer", "Pooling", pooling={"word_embedding_dimension": 32}
+        ),
+        "1_Pooling/config.json: word_embedding_dimension is 32, but the encoder's "
+        "hidden size is 16; write 16",
     ),
     "no heads": (
         lambda f: alter(f, num_attention_heads=0),

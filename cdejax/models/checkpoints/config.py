@@ -31,9 +31,9 @@ def fill(
     if missing:
         raise ValueError(f"{source}: keys missing: {', '.join(missing)}")
     values = {
-        field.name: typed(raw[names[field.name]], field.default, field.name, source)
+        field.name: typed(raw[key], field.default, key, source)
         for field in fields
-        if raw.get(names[field.name]) is not None
+        if raw.get(key := names[field.name]) is not None
     }
     small = [size for size in needed if size in values and values[size] < 1]
     if small:
@@ -49,9 +49,9 @@ def typed(value: Any, example: Any, key: str, source: str) -> Any:
         example, bool
     )
     if not fits:
-        raise ValueError(
-            f"{source}: {key} is {value!r}, not a {type(example).__name__}"
-        )
+        kind = type(example).__name__
+        article = "an" if kind[0] in "aeiou" else "a"
+        raise ValueError(f"{source}: {key} is {value!r}, not {article} {kind}")
     return type(example)(value)
 
 
