@@ -147,8 +147,9 @@ class _Child:
         """How it ended and why, in a line."""
         code = self.process.returncode
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-        who = self.name or "the process"
-        return f"{who} on {socket.gethostname()} ended by {how} ({self._reason()})"
+        if code != -signal.SIGKILL:  # of which no process can say anything
+            how += f" ({self._reason()})"
+        return f"{self.name or 'the process'} on {socket.gethostname()} ended by {how}"
 
     def _reason(self) -> str:
         text = "".join(self.lines)

@@ -380,6 +380,28 @@ def test_a_whole_run_is_reported_once(recipe, tmp_path):
     assert not said_by_others(err)
 
 
+@pytest.mark.parametrize(
+    ("end", "code", "how"),
+    [
+        ("kill -KILL $$", 128 + signal.SIGKILL, "SIGKILL. "),
+        ("kill -TERM $$", 128 + signal.SIGTERM, "SIGTERM (WARNING: an old one). "),
+        ("exit 3", 3, "exit code 3 (WARNING: an old one). "),
+    ],
+)
+def test_last_words_are_of_those_that_could_speak(end, code, how, tmp_path):
+    script = tmp_path / "python"
+    script.write_text(f"#!/bin/sh\necho 'WARNING: an old one' >&2\n{end}\n")
+    script.chmod(0o755)
+    program = (
+        "import sys; from cdejax.launch import LaunchOptions, launch\n"
+        "sys.executable = sys.argv[1]; launch(LaunchOptions(command=('train',)))"
+    )
+    command = [sys.executable, "-c", program, script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert f" ended by {how}All are ended" in verdict(done.stderr)
+
+
 WRONG = {
     "no command": ({}, "no command"),
     "no processes": ({"processes": 0}, "--processes 0: give 1 or more"),
