@@ -4,7 +4,7 @@
 
 MODEL is a folder that `cdejax.load` reads; STORE keeps a contextual model's context
 (`--context FOLDER` takes another). Vectors live in LangChain's `InMemoryVectorStore`;
-its other stores take the same `CdejaxEmbeddings`.
+its other stores take the same `CdejaxEmbeddings`. Needs `pip install langchain-core`.
 """
 
 from langchain_core.embeddings import Embeddings

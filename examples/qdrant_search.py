@@ -6,6 +6,7 @@ MODEL is a folder that `cdejax.load` reads. The first run makes the collection, 
 metadata hold the hashes of model and context; a contextual model's context lies in
 STORE/context. Later runs search it, and refuse another model's vectors or another
 context (`--context FOLDER`). For a server, give `QdrantClient` its address instead.
+Needs `pip install "qdrant-client>=1.16"`.
 """
 
 from qdrant_client import QdrantClient, models
