@@ -36,9 +36,8 @@ def step(mode, out, *arguments):
     return done.stdout, json.loads(file.read_text())["results"]
 
 
-@pytest.mark.parametrize(
-    "kind", ["biencoder", pytest.param("contextual", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["biencoder", "contextual"])
 def test_peers_and_ours_stand_in_one_table(kind, tmp_path):
     pytest.importorskip("torch")
     printed, results = step(kind, tmp_path, "--peer", "--profile", str(tmp_path / "t"))

@@ -220,7 +220,7 @@ def test_a_model_too_large_for_one_device_is_trained_by_eight():
     On a GPU it is far less: XLA's CPU backend ignores the barriers that let a layer go
     after its use, so that here the gathered ones all stay.
     """
-    sizes = SIZES | {"hidden_size": 128, "num_hidden_layers": 6}
+    sizes = SIZES | {"hidden_size": 128, "num_hidden_layers": 3}
     graphdef, params = nnx.split(BiEncoder(Bert(BertConfig(**sizes), nnx.Rngs(0))))
     needed = {}
     for count in (1, 8):
@@ -373,7 +373,9 @@ def _block_flops(block, table):
     return total
 
 
-@pytest.mark.parametrize("kind", ["biencoder", "contextual"])
+@pytest.mark.parametrize(
+    "kind", ["biencoder", pytest.param("contextual", marks=pytest.mark.slow)]
+)
 def test_memory_falls_with_the_chunk_size(kind):
     sizes = []
     for tokens in (2048, 256):
