@@ -42,10 +42,17 @@ def progress(
             nonlocal written
             bar.update(task, advance=count)
             speed = bar.tasks[0].finished_speed or bar.tasks[0].speed
-            bar.update(task, rate=f"{speed:,.0f}/s" if speed else "")
+            bar.update(task, rate=_rate(speed))
             late = time.monotonic() - written >= LINE_SECONDS
             if late and not (hidden or console.is_terminal):
                 written = time.monotonic()
                 console.print(bar.make_tasks_table(bar.tasks))
 
         yield advance
+
+
+def _rate(speed: float | None) -> str:
+    """Work a second, with decimals where it is slow."""
+    if not speed:
+        return ""
+    return f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.2g}/s"

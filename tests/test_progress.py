@@ -1,5 +1,7 @@
 """What is seen of long work."""
 
+import pytest
+
 from cdejax import progress
 
 
@@ -26,3 +28,10 @@ def test_nothing_is_shown_where_nothing_is_asked_for(monkeypatch, capsys):
     with progress.progress("embed", 4, show=False) as advance:
         advance(4)
     assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("speed", "shown"), [(None, ""), (0.154, "0.15/s"), (1234.5, "1,234/s")]
+)
+def test_slow_work_has_a_rate_too(speed, shown):
+    assert progress._rate(speed) == shown
