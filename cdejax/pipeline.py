@@ -205,7 +205,21 @@ def _each(config: Config, stage: Callable[[Stages], Path]) -> str:
 
 def train(config: Config) -> str:
     """Trains every variant, resuming what was begun; the run folders, one a line."""
-    return "\n".join(str(train_variant(*item)) for item in variants_of(config).items())
+    variants = variants_of(config)
+    for resolved in variants.values():
+        check_models(resolved)
+    return "\n".join(str(train_variant(*item)) for item in variants.items())
+
+
+def check_models(config: Config) -> None:
+    """Looks for the models that a recipe starts from, before any work.
+
+    Raises:
+      ValueError: a folder that the recipe names is not there.
+    """
+    resolve_folder(config.model.encoder, "model.encoder")
+    if config.vectors.method == "encoder":
+        resolve_folder(config.vectors.encoder or "", "vectors.encoder")
 
 
 def train_variant(name: str, config: Config) -> Path:
@@ -352,11 +366,13 @@ def report(config: Config) -> RenderableType:
 
 def run(config: Config) -> RenderableType | None:
     """Runs every stage of every variant; the report (None but on process 0)."""
+    from cdejax.retrieval.collections import collection_folders
     from cdejax.scores import evaluate_recipe
 
     variants = variants_of(config)
-    for resolved in variants.values():
-        check_folders(resolved)
+    for resolved in variants.values():  # what is missing stops us now, not later
+        check_models(resolved)
+        collection_folders(resolved.evaluation)
     for name, resolved in variants.items():
         _log.info("variant %s", name)
         train_variant(name, resolved)
@@ -368,20 +384,6 @@ def run(config: Config) -> RenderableType | None:
         return report(config)
 
     return main_only("conclusion", conclude)
-
-
-def check_folders(config: Config) -> None:
-    """Refuses a recipe whose models or collections are missing, before any work.
-
-    Raises:
-      ValueError: a folder that the recipe names is not there.
-    """
-    from cdejax.retrieval.collections import collection_folders
-
-    resolve_folder(config.model.encoder, "model.encoder")
-    if config.vectors.method == "encoder":
-        resolve_folder(config.vectors.encoder or "", "vectors.encoder")
-    collection_folders(config.evaluation)
 
 
 def dry_run(config: Config) -> RenderableType:

@@ -265,8 +265,12 @@ def test_recipe_that_does_not_fit_is_refused(recipe, tmp_path, setting, words):
 )
 def test_missing_folders_are_found_before_any_work(recipe, tmp_path, overrides, words):
     config = load_config(recipe, {**overrides, "output": str(tmp_path / "out")})
-    with pytest.raises(ValueError, match=words):
-        pipeline.run(config)
+    stages = (
+        [pipeline.run] if "evaluation" in overrides else [pipeline.run, pipeline.train]
+    )
+    for stage in stages:
+        with pytest.raises(ValueError, match=words):
+            stage(config)
     assert not (tmp_path / "out").exists()
 
 
