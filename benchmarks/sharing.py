@@ -67,14 +67,17 @@ def _report(options: argparse.Namespace, found: dict[str, Any]) -> None:
     about = facts()
     path = file_of(options.out, "fsdp", about["date"])
     name = f"{found['parameters'] / 1e9:.2f} billion parameters, fsdp {options.devices}"
-    merge(path, {name: found}, sys.argv)
+    if limit := (jax.devices()[0].memory_stats() or {}).get("bytes_limit"):
+        name += f", {limit / 2**30:.0f} GiB a device"
+    held = merge(path, {name: found}, sys.argv)
+    rates = {key: entry["pairs_per_second"]["median"] for key, entry in held.items()}
+    draw(path.with_suffix(".png"), rates, "pairs a second", about["devices"])
     gib = {
         "parameters, gradients, two moments": 16 * found["parameters"] / 2**30,
         "received for a chunk": sum(found["traffic_of_a_chunk"].values()) / 2**30,
     }
     if found["peak_bytes"]:
         gib["peak of a device"] = found["peak_bytes"] / 2**30
-    draw(path.with_suffix(".png"), gib, "GiB", f"{name}, {about['devices']}")
     rows = [[key, f"{value:,.3f} GiB"] for key, value in gib.items()]
     rows += [
         ["pairs/s", f"{found['pairs_per_second']['median']:,.1f}"],
