@@ -21,7 +21,7 @@ from tracing import breakdown
 
 WARM_UP = 3
 """Steps before those that are measured; the first compiles."""
-PEER_STEPS = 4
+PEER_STEPS = 6
 """Steps of a peer's setting; the first warms up."""
 MEANS = {"biencoder": (9, 79), "large": (9, 79), "contextual": (11, 140)}
 """Tokens of queries and documents; (9, 79) are like MS MARCO's."""

@@ -1,8 +1,8 @@
 """Times a peer's training step in a process of its own: `peer.py SETTINGS.json`.
 
 `step.py --peer` calls it. One line of JSON goes to the results file for each setting
-(rows of a chunk, eager or compiled) as soon as it is known: what was measured before
-the time is up counts.
+(rows of a chunk, and how the encoder runs) as soon as it is known: what was measured
+before the time is up counts.
 """
 
 from __future__ import annotations
@@ -13,16 +13,22 @@ import math
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
 from encoders import build
 from flax import nnx
 from peers.texts import Step, read_steps
+from torch import nn
 
 from cdejax.models.pretrained import config_dict
 
+MODES = ("eager", "layers compiled", "compiled")
+"""How PyTorch runs an encoder: as it is, with `torch.compile` of its layer (one for all
+layers, which takes seconds), or of the whole (which takes minutes)."""
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
@@ -45,21 +51,37 @@ def main() -> None:
     peer = module.Peer(config, settings["temperature"], device)
     steps = read_steps(settings["texts"])
     chunks = settings["chunks"] or module.CHUNKS
-    modes = (False,) if settings["toy"] else (False, True)
     speed: dict[int, float] = {}
-    for compiled in modes:
-        if compiled:  # takes long: the fastest first, should there be time for one only
-            peer.compile()
+    for mode in MODES[:1] if settings["toy"] else MODES:
+        if mode != "eager":
+            compile_for(mode, peer.encoders)
+            # Takes long: the fastest first, should there be time for one only.
             chunks = sorted(chunks, key=lambda chunk: speed[chunk])
         for chunk in chunks:
             if time.monotonic() - begun > settings["seconds"]:
                 return
-            found = {"name": module.NAME, "chunk": chunk, "compiled": compiled}
+            found = {"name": module.NAME, "chunk": chunk, "mode": mode}
             found |= attempt(peer, steps, chunk, device)
             speed[chunk] = statistics.median(found.get("seconds", [math.inf]))
             print(f"  {found}", flush=True)
             with open(settings["results"], "a") as stream:
                 stream.write(json.dumps(found) + "\n")
+
+
+def compile_for(mode: str, encoders: Sequence[nn.Module]) -> None:
+    """From the next step on, for any number and length of rows."""
+    torch._dynamo.reset()
+    layers = [layer for encoder in encoders for layer in layers_of(encoder)]
+    for module in (*encoders, *layers):
+        module._compiled_call_impl = None
+    for module in layers if mode == "layers compiled" else encoders:
+        module.compile(dynamic=True)
+
+
+def layers_of(encoder: nn.Module) -> list[nn.Module]:
+    """The blocks that a transformer repeats."""
+    stacks = (x for x in encoder.modules() if isinstance(x, nn.ModuleList))
+    return [layer for stack in stacks for layer in stack]
 
 
 def attempt(peer: Any, steps: list[Step], chunk: int, device: str) -> dict[str, Any]:

@@ -82,5 +82,4 @@ def peer_figures(
 
 def setting_name(found: dict[str, Any]) -> str:
     """A bar's or a row's title."""
-    how = "compiled" if found["compiled"] else "eager"
-    return f"{found['name']}, {found['chunk']} rows, {how}"
+    return f"{found['name']}, {found['chunk']} rows, {found['mode']}"

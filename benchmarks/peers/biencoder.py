@@ -64,16 +64,12 @@ class Peer:
         if weights is not None:
             first.bert.load_state_dict(weights)
         pooling = Pooling(config["hidden_size"], "mean")
-        self.encoder: nn.Module = first.bert
+        self.encoders: tuple[nn.Module, ...] = (first.bert,)
         model = SentenceTransformer(modules=[first, pooling], device=device).train()
         model.forward = autocast_forward(model, device)  # type: ignore[method-assign]
         self.model, self.device = model, device
         self.loss = CachedMultipleNegativesRankingLoss(model, scale=1 / temperature)
         self.update = adamw(model, device)
-
-    def compile(self) -> None:
-        """From the next step on, for any number and length of rows."""
-        self.encoder.compile(dynamic=True)
 
     def ready(self, step: Step, chunk: int) -> Ready:
         self.loss.mini_batch_size = chunk

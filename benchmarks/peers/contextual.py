@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from cdejax.export.torch.modeling_cdejax import CdejaxConfig, CdejaxModel
@@ -50,13 +50,12 @@ class Peer:
         self.model.to(device)
         if weights is not None:
             self.model.load_state_dict(weights)
+        self.encoders: tuple[nn.Module, ...] = (
+            self.model.first_stage_model.embedder,
+            self.model.second_stage_model.backbone,
+        )
         self.temperature, self.device = temperature, device
         self.update = adamw(self.model, device)
-
-    def compile(self) -> None:
-        """From the next step on, for any number and length of rows."""
-        self.model.first_stage_model.embedder.compile(dynamic=True)
-        self.model.second_stage_model.backbone.compile(dynamic=True)
 
     def ready(self, step: Step, chunk: int) -> Ready:
         context = step.documents.chunks(chunk, self.device)

@@ -64,7 +64,7 @@ def test_loss_and_gradients_agree(kind, world, tmp_path):
     metrics, found = jax.jit(differentiate)(params, run.maker.step(1), run.key)
     np.testing.assert_allclose(loss, metrics.loss, atol=1e-4)
     norm = float(optax.tree.norm(found))
-    inner = theirs.encoder if kind == "biencoder" else theirs.model
+    inner = theirs.encoders[0] if kind == "biencoder" else theirs.model
     # Without sequence dropout nothing reads the null vector.
     gradients = {
         name: torch.zeros_like(x) if x.grad is None else x.grad
@@ -98,3 +98,25 @@ def test_peers_sort_texts_by_length(world, tmp_path):
         for ids, mask, row in zip(*map(np.asarray, chunk), strict=True):
             expected = world.tokens.documents[world.plan.rows(0)[row]]
             np.testing.assert_array_equal(ids[mask == 1], expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", peer.MODES[1:])
+@pytest.mark.parametrize("kind", ["biencoder", "contextual"])
+def test_compiled_peers_compute_the_same(kind, mode, world, tmp_path):
+    config = peer.peer_config(kind, BATCH, toy=True)
+    module = importlib.import_module(f"peers.{kind}")
+    texts.save_steps(tmp_path / "texts.npz", world, range(2))
+    steps = reading.read_steps(tmp_path / "texts.npz")
+    results, counted = {}, torch._dynamo.utils.counters["stats"]
+    before = counted["unique_graphs"]
+    for how in ("eager", mode):
+        torch.manual_seed(0)
+        theirs = module.Peer(config, 0.05, "cpu")
+        if how != "eager":
+            peer.compile_for(how, theirs.encoders)
+        results[how] = [theirs.step(theirs.ready(step, chunk=3)) for step in steps]
+    np.testing.assert_allclose(results[mode], results["eager"], rtol=1e-4)
+    # With and without gradients, with and without padding; whatever the number of
+    # layers, rows and tokens.
+    assert counted["unique_graphs"] - before <= 4 * len(theirs.encoders)
