@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,23 @@ def check_least(options: Any, least: int, *names: str) -> None:
             raise SystemExit(
                 f"--{name.replace('_', '-')} {given}: give {least} or more"
             )
+
+
+def check_peer(peer: str, **packages: str) -> None:
+    """Ends the program if a module that a peer needs is missing.
+
+    Modules are looked for, not imported: that might change what is measured of ours.
+
+    Args:
+      peer: as the command line calls it.
+      packages: each module, and the package that has it.
+    """
+    missing = [name for module, name in packages.items() if find_spec(module) is None]
+    if missing:
+        raise SystemExit(
+            f"--peer {peer}: {' and '.join(missing)} is not installed; "
+            f"`pip install {' '.join(missing)}`, or give --peer none"
+        )
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from unittest import mock
 import jax
 import numpy as np
 import tyro
-from checks import check_least, told_of
+from checks import check_least, check_peer, told_of
 from flax import nnx
 from reporting import RESULTS, environment, save
 from texts import SHORTEST, column
@@ -79,6 +79,9 @@ def parse(arguments: Sequence[str]) -> Options:
     check_least(options, 1, "count", "batch_sizes", "repeats", "peer_count")
     check_least(options, SHORTEST, "max_length")
     check_least(options, 0, "seed")
+    if options.peer != "none":
+        modules = {"torch": "torch", "sentence_transformers": "sentence-transformers"}
+        check_peer(options.peer, **modules)
     return options
 
 

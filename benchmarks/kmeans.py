@@ -19,7 +19,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 import tyro
-from checks import check_least
+from checks import check_least, check_peer
 from reporting import RESULTS, environment, save
 
 from cdejax.clustering import jax_kmeans
@@ -235,6 +235,8 @@ def check(options: Options) -> None:
         raise SystemExit(
             f"--k {options.k}: more centroids than --rows {options.rows}; give fewer"
         )
+    if options.peer == "faiss":
+        check_peer("faiss", faiss="faiss-cpu")
 
 
 def main() -> None:

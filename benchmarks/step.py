@@ -6,12 +6,14 @@
     python benchmarks/step.py fsdp --devices 2
     python benchmarks/step.py memory
 
-benchmarks/README.md says what each measures. `--toy` tries it on a CPU.
+benchmarks/README.md says what each measures. `--toy` tries it on a CPU; MODE `--help`
+lists a mode's options.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from checks import at_least, positive, writable
 from comparison import compare
@@ -23,6 +25,7 @@ from texts import SHORTEST
 
 from cdejax.compilation import keep_compiled
 
+WIDTHS = 8
 MODES = {
     "biencoder": compare,
     "contextual": compare,
@@ -46,47 +49,96 @@ TOY = {
 }
 
 
-def parser() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
-    add = common.add_argument
+def common() -> argparse.ArgumentParser:
+    """Options of all modes."""
+    group = argparse.ArgumentParser(add_help=False)
+    add = group.add_argument
     add("--batch", type=positive, help="pairs a step (scaling: on each device)")
     add("--max-length", type=at_least(SHORTEST), help="tokens of a text at most")
-    add("--context", type=positive, help="documents; default: 512, or the batch")
-    add("--lengths", help=".npy of two columns, or .jsonl with query and document")
     add("--rows", choices=("packed", "padded"), default="packed")
     add("--chunk-tokens", type=positive, help="default: as training chooses")
     add(
         "--keep",
         type=at_least(0),
-        help="chunks whose activations are kept; default: the same",
+        help="chunks whose activations are kept; default: the same (memory: 0)",
     )
-    add("--max-widths", type=positive, default=8)
-    add("--sequence-dropout", type=float, default=0.005, help="contextual only")
-    add("--steps", type=positive, default=10, help="measured after warm-up, 5 or more")
     add("--seed", type=at_least(0), default=0)
     add("--compilation-cache", help="as `training.compilation_cache`")
     add("--out", type=writable, default=RESULTS, help="folder for JSON and picture")
     add("--toy", action="store_true", help="tiny sizes, to try the benchmark itself")
+    return group
+
+
+def trained() -> argparse.ArgumentParser:
+    """Of modes that train for some steps, on texts of several lengths."""
+    group = argparse.ArgumentParser(add_help=False)
+    add = group.add_argument
+    add("--lengths", help=".npy of two columns, or .jsonl with query and document")
+    add("--max-widths", type=positive, default=WIDTHS)
+    add("--steps", type=positive, default=10, help="measured after warm-up, 5 or more")
+    return group
+
+
+def contextual() -> argparse.ArgumentParser:
+    """Of modes with a contextual encoder."""
+    group = argparse.ArgumentParser(add_help=False)
+    add = group.add_argument
+    add("--context", type=positive, help="documents; default: 512, or the batch")
+    add("--sequence-dropout", type=float, default=0.005, help="of context documents")
+    return group
+
+
+def compared() -> argparse.ArgumentParser:
+    """Of modes that have a peer."""
+    group = argparse.ArgumentParser(add_help=False)
+    add = group.add_argument
+    add("--peer", action="store_true", help="PyTorch's step, too")
+    add("--peer-seconds", type=float, default=240.0)
+    add("--profile", type=writable, help="folder for a trace of two more steps")
+    return group
+
+
+def several() -> argparse.ArgumentParser:
+    """Of `scaling`."""
+    group = argparse.ArgumentParser(add_help=False)
+    group.add_argument("--devices", type=_counts, default=(1, 2, 4))
+    group.add_argument("--kinds", type=_names, default=("biencoder", "contextual"))
+    return group
+
+
+def shared() -> argparse.ArgumentParser:
+    """Of `fsdp`."""
+    group = argparse.ArgumentParser(add_help=False)
+    group.add_argument("--devices", type=positive, default=2)
+    return group
+
+
+OPTIONS = {
+    "biencoder": (common, trained, compared),
+    "contextual": (common, trained, contextual, compared),
+    "scaling": (common, trained, contextual, several),
+    "fsdp": (common, trained, shared),
+    "memory": (common,),
+}
+"""What each mode has a use for; it refuses all else."""
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     root = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    # Modes share code that reads these, whether they have a use for them or not.
+    root.set_defaults(context=None, max_widths=WIDTHS)
     modes = root.add_subparsers(dest="mode", required=True)
-    for mode in MODES:
-        sub = modes.add_parser(mode, parents=[common])
-        if mode in ("biencoder", "contextual"):
-            sub.add_argument("--peer", action="store_true", help="PyTorch's step, too")
-            sub.add_argument("--peer-seconds", type=float, default=240.0)
-            sub.add_argument(
-                "--profile", type=writable, help="folder for a trace of two more steps"
-            )
-        if mode == "fsdp":
-            sub.add_argument("--devices", type=positive, default=2)
-        if mode == "scaling":
-            sub.add_argument("--devices", type=_counts, default=(1, 2, 4))
-            sub.add_argument(
-                "--kinds", type=_names, default=("biencoder", "contextual")
-            )
-    return root
+    for mode, groups in OPTIONS.items():
+        modes.add_parser(mode, parents=[group() for group in groups])
+    options, rest = root.parse_known_args(arguments)
+    if rest:
+        modes.choices[options.mode].error(
+            f"{options.mode} has no use for {' '.join(rest)}; leave it out, or see "
+            "--help"
+        )
+    return options
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -98,12 +150,12 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def main() -> None:
-    options = parser().parse_args()
+    options = parse()
     sizes = (TOY if options.toy else SIZES)[options.mode]
     for name, value in sizes.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
-    if options.steps < 5 and not options.toy:
+    if "steps" in options and options.steps < 5 and not options.toy:
         raise SystemExit(f"--steps {options.steps}: at least 5 are needed")
     if options.compilation_cache:
         keep_compiled(options.compilation_cache)

@@ -36,6 +36,8 @@ class Encoder(nnx.Module):
     layers: nnx.List
     fused: ClassVar[bool] = True
     """Whether its attention needs no bias or window, so that fused kernels apply."""
+    rotary: ClassVar[bool] = False
+    """Whether it rotates queries and keys by their positions."""
 
     def __init__(
         self,
@@ -45,20 +47,36 @@ class Encoder(nnx.Module):
         *,
         remat: bool = False,
     ):
-        heads, hidden = config.num_attention_heads, config.hidden_size
-        if hidden % heads and not hasattr(config, "head_dim"):
-            raise ValueError(
-                f"hidden_size {hidden} is no multiple of num_attention_heads {heads}"
-            )
         if not jnp.issubdtype(dtype, jnp.floating):
             raise ValueError(
                 f"dtype {jnp.dtype(dtype)}: activations need floats, such as float32"
             )
         init = normal(config.initializer_range)
         self.config = config
+        self._check_sizes()
         self.dtype = jnp.dtype(dtype)
         self.remat = remat
-        self.word = nnx.Param(init(rngs.params(), (config.vocab_size, hidden)))
+        shape = config.vocab_size, config.hidden_size
+        self.word = nnx.Param(init(rngs.params(), shape))
+
+    def _check_sizes(self) -> None:
+        """ValueError for sizes that make no sense beside each other."""
+        heads, hidden = self.config.num_attention_heads, self.config.hidden_size
+        if hidden % heads and not hasattr(self.config, "head_dim"):
+            raise ValueError(
+                f"hidden_size {hidden} is no multiple of num_attention_heads {heads}"
+            )
+        if self.rotary and self.head_dim % 2:
+            raise ValueError(
+                f"heads of size {self.head_dim}: rotary positions turn pairs, so that "
+                "hidden_size / num_attention_heads (or head_dim) must be even"
+            )
+        if self.longest is not None and self.longest < 1:
+            raise ValueError(
+                f"max_position_embeddings {self.config.max_position_embeddings} is too "
+                "small: rows up to the padding token's, "
+                f"{self.config.pad_token_id}, are no positions of tokens"
+            )
 
     @property
     def hidden_size(self) -> int:

@@ -29,6 +29,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def weights_file(folder: Path) -> Path:
+    """Where a folder's weights stand, or are to stand: in one file, or its index."""
+    whole, index = folder / _WEIGHTS, folder / f"{_WEIGHTS}.index.json"
+    return index if index.is_file() and not whole.is_file() else whole
+
+
 def read_tensors(folder: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     """All tensors of `model.safetensors`, or of the files that its index names.
 
@@ -36,11 +42,9 @@ def read_tensors(folder: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
       ValueError: a file is missing or damaged, index and files do not agree, or there
         are only pickled weights.
     """
-    whole, index = folder / _WEIGHTS, folder / f"{_WEIGHTS}.index.json"
-    if whole.is_file():
-        return _load(whole)
-    if index.is_file():
-        return _load_shards(index)
+    file = weights_file(folder)
+    if file.is_file():
+        return _load(file) if file.name == _WEIGHTS else _load_shards(file)
     pickled = sorted(p.name for kind in _PICKLES for p in folder.glob(kind))
     if pickled:
         raise ValueError(

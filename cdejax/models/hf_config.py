@@ -121,12 +121,12 @@ def _instruction_end(raw: Raw, source: str) -> int | None:
     if not typed(raw.get(key) or False, False, key, source):
         return None
     end = raw.get("pool_instruction_end_id")
-    if not isinstance(end, int) or isinstance(end, bool) or end < 0:
+    if end is None:
         raise ValueError(
             f"{source}: pool_ignore_instruction_tokens needs pool_instruction_end_id, "
-            f"the id of the token that ends a prefix, not {end!r}"
+            "the id of the token that ends a prefix"
         )
-    return end
+    return typed(end, 0, "pool_instruction_end_id", source)
 
 
 def stage_configs(raw: Raw, source: str) -> tuple[Any, Any]:

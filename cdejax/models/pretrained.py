@@ -20,7 +20,7 @@ from cdejax.models.checkpoints.config import typed
 from cdejax.models.checkpoints.registry import architecture, architecture_of
 from cdejax.models.contextual import ContextualConfig, ContextualEncoder
 from cdejax.models.encoder import Encoder
-from cdejax.models.folders import read_json, read_tensors
+from cdejax.models.folders import read_json, read_tensors, weights_file
 from cdejax.models.hf_config import (
     contextual_config,
     contextual_config_dict,
@@ -70,7 +70,7 @@ def from_pretrained(
 
     Raises:
       ValueError: a file is missing, damaged, of an unsafe format or an unsupported
-        architecture, or weights do not fit the configuration (all are named).
+        architecture, a number makes no sense, or weights do not fit the configuration.
     """
     folder = resolve_folder(folder)
     contextual = (folder / "config.json").is_file() and (
@@ -105,12 +105,12 @@ def _biencoder(
     folder: Path, layers: int | None, dtype: DTypeLike, remat: bool
 ) -> BiEncoder:
     modules = read_modules(folder)
-    source = str(modules.encoder)
-    config_file = modules.encoder / "config.json"
-    raw = read_json(config_file)
-    found = architecture(raw, str(config_file))
+    source = str(modules.encoder / "config.json")
+    raw = read_json(modules.encoder / "config.json")
+    found = architecture(raw, source)
+    config = found.read(raw, source)
     tensors = encoder_tensors(found, read_tensors(modules.encoder))
-    config = found.fitted(found.read(raw, str(config_file)), tensors)
+    config = found.fitted(config, tensors)
     if layers is not None:
         config = _limited(config, layers, source)
         tensors = first_layers(tensors, layers)
@@ -118,7 +118,7 @@ def _biencoder(
     encoder = _abstract(
         lambda: make_encoder(config, nnx.Rngs(0), dtype, remat=remat), source
     )
-    load_state_dict(encoder, tensors, source=source)
+    load_state_dict(encoder, tensors, source=str(weights_file(modules.encoder)))
     return BiEncoder(
         encoder,
         modules.pooling,
@@ -132,13 +132,13 @@ def _contextual(
 ) -> ContextualEncoder:
     source = str(folder / "config.json")
     raw = with_preset(read_json(folder / "config.json"), preset, source)
+    first, second = stage_configs(raw, source)
     tensors = read_tensors(folder)
     null = raw.get("null_embedding")
     null = _NULL in tensors if null is None else null
     null = typed(null, True, "null_embedding", source)
     config = contextual_config(raw, null, source)
     _warn_of(config, str(folder))
-    first, second = stage_configs(raw, source)
 
     context = Context.load(folder) if raw.get("baked_context") else None
 
@@ -152,7 +152,7 @@ def _contextual(
     model = _abstract(build, source)
     if context is not None:
         tensors["second_stage_model.context"] = context.vectors
-    load_state_dict(model, tensors, source=str(folder))
+    load_state_dict(model, tensors, source=str(weights_file(folder)))
     return model
 
 

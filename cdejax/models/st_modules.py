@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from cdejax.models.checkpoints.config import typed
+from cdejax.models.checkpoints.fit import check_fit
 from cdejax.models.checkpoints.registry import architecture
 from cdejax.models.elementwise import gelu
-from cdejax.models.folders import FLOATS, read_json, read_tensors
+from cdejax.models.folders import read_json, read_tensors, weights_file
 from cdejax.models.layers import Head
 from cdejax.models.modules import (
     ACTIVATIONS,
@@ -48,6 +49,17 @@ _SIZES = ("embedding_dimension", "word_embedding_dimension")
 """Newer and older name of the size of a token's vector."""
 _VECTOR = "sentence_embedding"
 _HEAD = ("Dense", "LayerNorm", "Normalize")
+_ENDS = ("module_input_name", "module_output_name")
+# The settings that each module's class has in sentence-transformers.
+_SETTINGS = {
+    "Pooling": ("pooling_mode", "include_prompt", *FLAGS.values(), *_SIZES),
+    "Dense": (
+        *("in_features", "out_features", "bias", "activation_function"),
+        *("use_residual", *_ENDS),
+    ),
+    "LayerNorm": ("dimension", *_ENDS),
+    "Normalize": _ENDS,
+}
 # What a Transformer module may be told that changes its vectors, and what is computed.
 _ENCODER: dict[str, Any] = {
     "transformer_task": "feature-extraction",
@@ -141,6 +153,8 @@ def read_modules(folder: Path) -> Modules:
 def _pooling(path: Path, encoder: Path) -> tuple[Pooling, int, bool]:
     """Modes, size of a pooled vector, and whether prompts are pooled."""
     raw = read_json(path)
+    _check_flags(raw, path)
+    _warn_of_unknown(raw, "Pooling", path)
     modes = raw["pooling_mode"] if "pooling_mode" in raw else _flagged(raw, path)
     modes = [modes] if isinstance(modes, str) else modes
     names = {theirs: ours for ours, theirs in MODES.items()}
@@ -159,6 +173,34 @@ def _pooling(path: Path, encoder: Path) -> tuple[Pooling, int, bool]:
                 f"{hidden}; write {hidden}"
             )
     return pooling, pooled_size(hidden, pooling), include_prompt
+
+
+def _check_flags(raw: dict[str, Any], path: Path) -> None:
+    """Refuses flags of poolings that are not computed, unless they are not set."""
+    for key, value in raw.items():
+        if not key.startswith("pooling_mode_"):
+            continue
+        if key not in FLAGS.values() and value:
+            raise ValueError(
+                f"{path}: {key} is {value!r:.60}, a pooling that cdejax does not know; "
+                f"it computes {', '.join(FLAGS.values())}"
+            )
+        if value not in (True, False, None):
+            raise ValueError(f"{path}: {key} is {value!r:.60}, not true or false")
+
+
+def _warn_of_unknown(raw: dict[str, Any], kind: str, path: Path) -> None:
+    """Says which settings of a module mean nothing, here as to its own class."""
+    unknown = [
+        key for key, value in raw.items() if value and key not in _SETTINGS[kind]
+    ]
+    if unknown:
+        _log.warning(
+            "%s: no settings of a %s module, and ignored: %s",
+            path,
+            kind,
+            ", ".join(f"{key}: {raw[key]!r:.60}" for key in unknown),
+        )
 
 
 def _flagged(raw: dict[str, Any], path: Path) -> list[str]:
@@ -185,11 +227,12 @@ def _hidden_size(path: Path) -> int:
 def _read(kind: str, folder: Path, size: int) -> Module:
     """A module of a head that gets vectors of a size, with its weights."""
     path = folder / "config.json"
-    names = ("module_input_name", "module_output_name")
-    _check_settings(path, dict.fromkeys(names, _VECTOR))
+    _check_settings(path, dict.fromkeys(_ENDS, _VECTOR))
+    bare = kind == "Normalize" and not path.is_file()
+    raw = {} if bare else read_json(path)
+    _warn_of_unknown(raw, kind, path)
     if kind == "Normalize":
         return Normalize(size)
-    raw = read_json(path)
     if kind == "Dense":
         module = _dense(raw, path)
     else:
@@ -225,10 +268,7 @@ def _dense(raw: dict[str, Any], path: Path) -> Dense:
 
 
 def _size(raw: dict[str, Any], key: str, path: Path) -> int:
-    value = raw.get(key)
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f"{path}: {key} is {value!r}, not a size")
-    return value
+    return typed(raw.get(key), 1, key, str(path))
 
 
 def _load(module: Module, folder: Path) -> None:
@@ -241,15 +281,7 @@ def _load(module: Module, folder: Path) -> None:
     shapes = {}
     for entry in module.table():
         shapes[entry.names[0]] = entry.shapes(params[entry.path].shape)[0]
-    given = {name: tensor.shape for name, tensor in tensors.items()}
-    if given != shapes:
-        raise ValueError(
-            f"{folder}: the weights do not fit config.json: {given} are there, "
-            f"{shapes} were expected"
-        )
-    kinds = {name: t.dtype for name, t in tensors.items() if t.dtype not in FLOATS}
-    if kinds:
-        raise ValueError(f"{folder}: weights that are no floats: {kinds}")
+    check_fit(shapes, tensors, str(weights_file(folder)))
     update = [
         (
             tuple(entry.path.split(".")),

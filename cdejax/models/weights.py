@@ -13,11 +13,11 @@ from flax import nnx
 from cdejax.models.baked import BakedEncoder
 from cdejax.models.biencoder import BiEncoder
 from cdejax.models.checkpoints.architecture import Architecture
+from cdejax.models.checkpoints.fit import check_fit
 from cdejax.models.checkpoints.registry import architecture_of
 from cdejax.models.checkpoints.table import Entry, Table, Tensor, Tensors, head, inside
 from cdejax.models.contextual import ContextualEncoder
 from cdejax.models.encoder import Encoder
-from cdejax.models.folders import FLOATS
 from cdejax.models.layers import Head
 from cdejax.models.modules import Chain
 
@@ -119,16 +119,12 @@ def load_state_dict(
     `nnx.eval_shape`.
 
     Raises:
-      ValueError: names every missing, unexpected, wrong-shaped or non-float tensor.
+      ValueError: tensors are missing, unexpected, of another shape or no floats, as
+        `check_fit` says it.
     """
     table = table_of(model, published=_is_published(model, tensors))
     params = _params(model)
-    faults = _mismatches(table, params, tensors)
-    if faults:
-        raise ValueError(
-            f"{source}: the weights do not fit the model of config.json:\n  "
-            + "\n  ".join(faults)
-        )
+    check_fit(_shapes(table, params), tensors, source)
     update = [
         (
             _key(entry.path),
@@ -152,20 +148,13 @@ def _is_published(model: Model, tensors: Tensors) -> bool:
     return architecture_of(encoder.config).is_published(tensors)
 
 
-def _mismatches(table: Table, params: Mapping[str, Any], tensors: Tensors) -> list[str]:
+def _shapes(table: Table, params: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Name and shape of each tensor of a table."""
     shapes: dict[str, tuple[int, ...]] = {}
     for entry in table:
         expected = entry.shapes(params[entry.path].shape)
         shapes |= dict(zip(entry.names, expected, strict=True))
-    faults = [f"missing: {name}" for name in shapes if name not in tensors]
-    for name, tensor in tensors.items():
-        if name not in shapes:
-            faults.append(f"unexpected: {name} {tensor.shape}")
-        elif tensor.shape != shapes[name]:
-            faults.append(f"wrong shape: {name} is {tensor.shape}, not {shapes[name]}")
-        elif tensor.dtype not in FLOATS:
-            faults.append(f"wrong type: {name} is {tensor.dtype}, not a float")
-    return faults
+    return shapes
 
 
 def _params(model: Model) -> dict[str, Any]:

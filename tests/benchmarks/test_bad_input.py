@@ -1,11 +1,15 @@
 """Bad input ends the benchmarks in one line, before anything is measured."""
 
 import importlib
+import re
+import sys
 from argparse import Namespace
 from typing import Any
 
 import numpy as np
 import pytest
+
+from tests.benchmarks.conftest import FOLDER
 
 step: Any = importlib.import_module("step")
 comparison: Any = importlib.import_module("comparison")
@@ -14,6 +18,20 @@ kmeans: Any = importlib.import_module("kmeans")
 ours: Any = importlib.import_module("ours")
 scaling: Any = importlib.import_module("scaling")
 texts: Any = importlib.import_module("texts")
+
+PEERS = ("--peer", "--peer-seconds", "--profile")
+CONTEXTS = ("--context", "--sequence-dropout")
+NO_USE = {
+    "biencoder": (*CONTEXTS, "--devices", "--kinds"),
+    "contextual": ("--devices", "--kinds"),
+    "scaling": PEERS,
+    "fsdp": (*CONTEXTS, *PEERS, "--kinds"),
+    "memory": (
+        *("--lengths", "--steps", "--max-widths", "--devices", "--kinds"),
+        *(*CONTEXTS, *PEERS),
+    ),
+}
+"""Options that are some mode's, but not this one's."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,19 +51,59 @@ def line_of(main, monkeypatch, *arguments):
     return line
 
 
-@pytest.mark.parametrize("mode", ["biencoder", "scaling", "fsdp"])
 @pytest.mark.parametrize(
-    "given",
+    ("mode", "option", "value"),
     [
-        *("--batch 0", "--steps 0", "--max-length 0", "--chunk-tokens 0"),
-        *("--keep -1", "--max-widths 0", "--context 0", "--batch 1.5", "--seed -1"),
+        (mode, *given.split())
+        for given in (
+            *("--batch 0", "--steps 0", "--max-length 0", "--chunk-tokens 0"),
+            *("--keep -1", "--max-widths 0", "--context 0", "--batch 1.5", "--seed -1"),
+        )
+        for mode in NO_USE
+        if given.split()[0] not in NO_USE[mode]
     ],
 )
-def test_numbers_are_checked(mode, given, monkeypatch, capsys):
-    option, value = given.split()
+def test_numbers_are_checked(mode, option, value, monkeypatch, capsys):
     assert line_of(step.main, monkeypatch, mode, "--toy", option, value) == "2"
     said = capsys.readouterr().err.splitlines()[-1]
     assert f"{option}: '{value}': give a whole number from" in said
+
+
+@pytest.mark.parametrize(
+    ("mode", "option"), [(m, o) for m in NO_USE for o in NO_USE[m]]
+)
+def test_options_without_a_use_are_refused(mode, option, monkeypatch, capsys):
+    assert line_of(step.main, monkeypatch, mode, "--toy", option, "2") == "2"
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.endswith(
+        f"{mode} has no use for {option} 2; leave it out, or see --help"
+    )
+
+
+@pytest.mark.parametrize("mode", step.MODES)
+def test_help_lists_what_a_mode_has_a_use_for(mode, monkeypatch, capsys):
+    assert line_of(step.main, monkeypatch, mode, "--help") == "0"
+    listed = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    assert listed >= {"--batch", "--rows", "--keep", "--out"}
+    assert not listed & set(NO_USE[mode])
+    assert ("--steps" in listed) == (mode != "memory")
+
+
+def documented():
+    """Every command line of step.py in the documents."""
+    for name in ("benchmarks/README.md", "docs/performance.md", "benchmarks/step.py"):
+        text = (FOLDER.parent / name).read_text().replace("\n", " ")
+        option = r"(?: --[a-z-]+(?: (?!python)[\w,/]+)?)"
+        yield from re.findall(rf"step\.py ((?:{'|'.join(step.MODES)}){option}*)", text)
+
+
+@pytest.mark.parametrize("line", sorted(set(documented())))
+def test_documented_commands_are_read(line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = ["--out", str(tmp_path)]
+    given = line.replace("/tmp/trace", str(tmp_path)).split()
+    given = [word for word in given if word != "--help"]
+    assert step.parse([*given, *out]).mode == given[0]
 
 
 @pytest.mark.parametrize(
@@ -136,6 +194,31 @@ def test_chunk_tokens_are_training_s_unless_given(monkeypatch):
 def test_kmeans_options(given, monkeypatch):
     line = line_of(kmeans.main, monkeypatch, *given.split())
     assert line.startswith(" ".join(given.split()[:2]) + ": ")
+
+
+@pytest.mark.parametrize(
+    ("main", "module", "said"),
+    [
+        (kmeans.main, "faiss", "--peer faiss: faiss-cpu is not installed; "),
+        (
+            encode.main,
+            "sentence_transformers",
+            "--peer sentence-transformers: sentence-transformers is not installed; ",
+        ),
+    ],
+)
+def test_peers_are_looked_for_beforehand(main, module, said, monkeypatch):
+    monkeypatch.setattr(kmeans, "mixture", stop)
+    monkeypatch.setattr(encode, "make_texts", stop)
+    monkeypatch.setitem(sys.modules, module, None)
+    line = line_of(main, monkeypatch)
+    assert line.startswith(said)
+    assert line.endswith("`, or give --peer none")
+    assert line_of(main, monkeypatch, "--peer", "none") == "on to measuring"
+
+
+def stop(*_):
+    raise SystemExit("on to measuring")
 
 
 @pytest.mark.parametrize("toy", [[], ["--toy"]])

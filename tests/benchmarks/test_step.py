@@ -16,16 +16,19 @@ texts: Any = importlib.import_module("texts")
 ours: Any = importlib.import_module("ours")
 
 
+SHORT = ("--steps", "2")
+
+
 def step(mode, out, *arguments):
     """What the mode printed, and the results it wrote."""
     command = [sys.executable, str(FOLDER / "step.py"), mode, "--toy"]
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2 "
-        "--xla_backend_optimization_level=0",
+        + os.environ["XLA_FLAGS"],
     }
     done = subprocess.run(
-        [*command, "--steps", "2", "--out", str(out), *arguments],
+        [*command, "--out", str(out), *arguments],
         capture_output=True,
         text=True,
         env=environment,
@@ -40,7 +43,8 @@ def step(mode, out, *arguments):
 @pytest.mark.parametrize("kind", ["biencoder", "contextual"])
 def test_peers_and_ours_stand_in_one_table(kind, tmp_path):
     pytest.importorskip("torch")
-    printed, results = step(kind, tmp_path, "--peer", "--profile", str(tmp_path / "t"))
+    profile = ("--profile", str(tmp_path / "t"))
+    printed, results = step(kind, tmp_path, *SHORT, "--peer", *profile)
     mine, peer = results.values()
     table = printed[printed.index(f"{kind}: ") :]
     for name in results:
@@ -53,7 +57,7 @@ def test_peers_and_ours_stand_in_one_table(kind, tmp_path):
 @pytest.mark.slow
 def test_scaling_compares_device_counts(tmp_path):
     arguments = ("--devices", "1,2", "--kinds", "biencoder")
-    printed, results = step("scaling", tmp_path, *arguments)
+    printed, results = step("scaling", tmp_path, *SHORT, *arguments)
     one, two = results.values()
     assert "weak scaling" in printed
     assert (one["devices"], two["devices"]) == (1, 2)
@@ -67,7 +71,7 @@ def test_scaling_compares_device_counts(tmp_path):
 
 @pytest.mark.slow
 def test_a_large_model_is_shared(tmp_path):
-    printed, results = step("fsdp", tmp_path)
+    printed, results = step("fsdp", tmp_path, *SHORT)
     (found,) = results.values()
     assert found["devices"] == 2
     assert "received for a chunk" in printed

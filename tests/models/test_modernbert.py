@@ -142,7 +142,7 @@ def test_the_keys_of_transformers_4_and_5_are_read():
     ("change", "message"),
     [
         ({"hidden_activation": "silu"}, "hidden_activation: 'silu'"),
-        ({"global_attn_every_n_layers": 0}, "is 0, not a number from 1 on"),
+        ({"global_attn_every_n_layers": 0}, "is 0, not a whole number from 1 to"),
         ({"layer_types": ["sliding_attention"] * 4}, "layer_types is"),
         ({"rope_parameters": {"rope_theta": 1e4}}, r"has keys \['rope_theta'\]"),
         (

@@ -142,7 +142,7 @@ def test_the_keys_of_transformers_4_and_5_are_read():
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types: "),
         ({"rope_scaling": {"type": "yarn"}}, "rope_scaling: "),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type: 'yarn'"),
-        ({"is_causal": "no"}, "is_causal is 'no', not a bool"),
+        ({"is_causal": "no"}, "is_causal is 'no', not true or false"),
         ({"num_key_value_heads": None}, "keys missing: num_key_value_heads"),
     ],
 )

@@ -275,15 +275,38 @@ def test_all_mismatches_are_reported_at_once():
     before = to_state_dict(model)
     with pytest.raises(ValueError, match="do not fit") as error:
         load_state_dict(model, tensors, source="some/folder")
-    assert str(error.value).splitlines() == [
-        "some/folder: the weights do not fit the model of config.json:",
-        "  missing: embeddings.LayerNorm.bias",
-        "  missing: encoder.layer.1.output.dense.bias",
-        "  wrong type: embeddings.LayerNorm.weight is int8, not a float",
-        "  wrong shape: encoder.layer.0.output.dense.weight is (16, 25), not (16, 24)",
-        "  unexpected: classifier.weight (2, 16)",
-    ]
+    assert str(error.value) == (
+        "some/folder: the weights do not fit the model of config.json (2 missing: "
+        "embeddings.LayerNorm.bias (16,), encoder.layer.1.output.dense.bias (16,); "
+        "1 unexpected: classifier.weight (2, 16); 1 of another shape: "
+        "encoder.layer.0.output.dense.weight is (16, 25), not (16, 24); 1 not of "
+        "floats: embeddings.LayerNorm.weight is int8). The sizes in config.json are "
+        "not those of these weights: copy both from one checkpoint"
+    )
     assert_equal(to_state_dict(model), before)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_hidden_layers": 3}, "16 missing: .*, and 13 more.* of fewer layers"),
+        ({"num_hidden_layers": 1}, "16 unexpected: .*, and 13 more.* not describe"),
+        ({"vocab_size": 41}, r"1 of another shape: .*\(40, 16\), not \(41, .* sizes"),
+    ],
+)
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
+def test_weights_that_do_not_fit_are_told_in_one_line(name, change, said, tmp_path):
+    model = tiny("bert")
+    folder = save(tmp_path, to_state_dict(model), config_dict(model) | change)
+    if name.endswith("json"):
+        (folder / "model.safetensors").rename(folder / "a.safetensors")
+        places = dict.fromkeys(to_state_dict(model), "a.safetensors")
+        (folder / name).write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(ValueError, match=said) as error:
+        from_pretrained(folder)
+    assert str(error.value).startswith(f"{folder / name}: the weights do not fit")
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 600
 
 
 @pytest.mark.parametrize("kind", ["bert", "nomic_bert"])

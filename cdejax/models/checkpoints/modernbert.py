@@ -6,7 +6,13 @@ import dataclasses
 from typing import Any
 
 from cdejax.models.checkpoints.architecture import Architecture
-from cdejax.models.checkpoints.config import Raw, fill, require
+from cdejax.models.checkpoints.config import (
+    Raw,
+    fill,
+    optional,
+    require,
+    rotary_base,
+)
 from cdejax.models.checkpoints.table import Entry, Table, linear, norm, repeated
 from cdejax.models.encoders.modernbert import ModernBert, ModernBertConfig
 
@@ -32,7 +38,7 @@ def read(raw: Raw, source: str) -> ModernBertConfig:
 
 def _bases(raw: Raw, source: str) -> dict[str, Any]:
     """Rotary bases: of each layer type since transformers 5, two keys before."""
-    rope = raw.get("rope_parameters") or {}
+    rope = optional(raw, "rope_parameters", {}, source)
     if not set(rope) <= set(_BASES):
         raise ValueError(
             f"{source}: rope_parameters has keys {sorted(rope)}; a ModernBERT has one "
@@ -40,25 +46,21 @@ def _bases(raw: Raw, source: str) -> dict[str, Any]:
         )
     bases = {}
     for kind, old in _BASES.items():
-        parameters = rope.get(kind) or {}
-        require(parameters, _ROPE_FIXED, f"{source}: rope_parameters: {kind}")
-        bases[old] = parameters.get("rope_theta", raw.get(old))
+        parameters = optional(rope, kind, {}, f"{source}: rope_parameters")
+        place, default = f"rope_parameters: {kind}", getattr(ModernBertConfig, old)
+        require(parameters, _ROPE_FIXED, f"{source}: {place}")
+        bases[old] = rotary_base(raw, parameters, place, old, default, source)
     return bases
 
 
 def _rhythm(raw: Raw, source: str) -> dict[str, int]:
     """Every which layer is global, from that key or from the list of layer types."""
     key = "global_attn_every_n_layers"
-    every = raw.get(key)
-    if every is None:
-        every = ModernBertConfig.global_attn_every_n_layers
-    if not isinstance(every, int) or every < 1:
-        raise ValueError(f"{source}: {key} is {every!r}, not a number from 1 on")
-    types = raw.get("layer_types")
-    if types is None:
-        return {key: every}
+    default = ModernBertConfig.global_attn_every_n_layers
+    every = optional(raw, key, default, source)
+    types = optional(raw, "layer_types", [], source)
     for n in (every, *range(1, len(types) + 1)):
-        if _layer_types(n, len(types)) == list(types):
+        if _layer_types(n, len(types)) == types:
             return {key: n}
     raise ValueError(
         f"{source}: layer_types is {types!r}; cdejax computes full_attention in layers "

@@ -10,7 +10,14 @@ import re
 from typing import Any
 
 from cdejax.models.checkpoints.architecture import Architecture
-from cdejax.models.checkpoints.config import Raw, fill, require
+from cdejax.models.checkpoints.config import (
+    Raw,
+    fill,
+    optional,
+    require,
+    rotary_base,
+    typed,
+)
 from cdejax.models.checkpoints.table import (
     Entry,
     Table,
@@ -25,6 +32,7 @@ _HUB_KEYS = {
     "hidden_size": "n_embd",
     "num_hidden_layers": "n_layer",
     "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
     "max_position_embeddings": "n_positions",
     "layer_norm_eps": "layer_norm_epsilon",
     "rotary_base": "rotary_emb_base",
@@ -51,19 +59,20 @@ def read(raw: Raw, source: str) -> NomicBertConfig:
     if "hidden_size" in raw or "n_embd" not in raw:
         return _native(raw, source)
     require(raw, _HUB_FIXED, source)
-    inner = raw.get("n_inner") or int(8 * raw["n_embd"] / 3)
-    known = {**raw, "intermediate_size": inner}
+    default = 8 * typed(raw["n_embd"], 1, "n_embd", source) // 3
+    known = {**raw, "n_inner": optional(raw, "n_inner", default, source)}
     config = fill(NomicBertConfig, known, source, _HUB_KEYS)
-    multiple = raw.get("pad_vocab_size_multiple") or 1
+    multiple = optional(raw, "pad_vocab_size_multiple", 1, source)
     rows = -(-config.vocab_size // multiple) * multiple
     return dataclasses.replace(config, vocab_size=rows)
 
 
 def _native(raw: Raw, source: str) -> NomicBertConfig:
-    rope = raw.get("rope_parameters") or {}
+    rope = optional(raw, "rope_parameters", {}, source)
     require(raw, _NATIVE_FIXED, source)
     require(rope, {"rope_type": "default", "partial_rotary_factor": 1.0}, source)
-    theta = rope.get("rope_theta", raw.get("rope_theta", 1000.0))
+    default = NomicBertConfig.rotary_base
+    theta = rotary_base(raw, rope, "rope_parameters", "rope_theta", default, source)
     config = fill(NomicBertConfig, {**raw, "rotary_base": theta}, source)
     head_dim = config.hidden_size // config.num_attention_heads
     require(raw, {"head_dim": head_dim}, source)

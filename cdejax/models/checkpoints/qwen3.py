@@ -6,7 +6,14 @@ import dataclasses
 from typing import Any
 
 from cdejax.models.checkpoints.architecture import Architecture
-from cdejax.models.checkpoints.config import SIZES, Raw, fill, require
+from cdejax.models.checkpoints.config import (
+    SIZES,
+    Raw,
+    fill,
+    optional,
+    require,
+    rotary_base,
+)
 from cdejax.models.checkpoints.table import Entry, Table, linear, norm, repeated
 from cdejax.models.encoders.qwen3 import Qwen3, Qwen3Config
 
@@ -22,14 +29,14 @@ def read(raw: Raw, source: str) -> Qwen3Config:
       ValueError: a variant that we do not compute: sliding windows, scaled rotary
         positions.
     """
-    rope = raw.get("rope_parameters") or {}
-    types = raw.get("layer_types") or []
+    rope = optional(raw, "rope_parameters", {}, source)
+    types = optional(raw, "layer_types", [], source)
     require(raw, _FIXED, source)
     require(raw, {"layer_types": ["full_attention"] * len(types)}, source)
     require(rope, _ROPE_FIXED, f"{source}: rope_parameters")
-    theta = rope.get("rope_theta", raw.get("rope_theta"))
     # transformers' default, which is not that of published models
-    theta = 10_000.0 if theta is None else theta
+    default = 10_000.0
+    theta = rotary_base(raw, rope, "rope_parameters", "rope_theta", default, source)
     known = {**raw, "rope_theta": theta}
     return fill(Qwen3Config, known, source, needed=_NEEDED)
 

@@ -117,6 +117,7 @@ class ModernBert(Encoder):
     """
 
     config: ModernBertConfig
+    rotary = True
 
     def __init__(
         self,

@@ -67,6 +67,7 @@ class NomicBert(Encoder):
     """NomicBERT without its masked-language-model head."""
 
     config: NomicBertConfig
+    rotary = True
 
     def __init__(
         self,

@@ -128,6 +128,7 @@ class Qwen3(Encoder):
     """Qwen3 without its language-model head; causal or not, as configured."""
 
     config: Qwen3Config
+    rotary = True
 
     def __init__(
         self,
