@@ -33,13 +33,13 @@ def pairs(tmp_path_factory):
     return made
 
 
-@pytest.fixture(scope="session", params=ALL)
+@pytest.fixture(scope="module", params=ALL)
 def pair(request, pairs):
     """(our encoder, transformers' torch model) of one architecture, equal weights."""
     return pairs(request.param)
 
 
-@pytest.fixture(scope="session", params=DISTINCT)
+@pytest.fixture(scope="module", params=DISTINCT)
 def encoder(request, pairs):
     """Our encoder, with attention far from uniform."""
     from tests.models.oracles import sharpen
