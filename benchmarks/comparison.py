@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -45,8 +46,12 @@ def compare(options: argparse.Namespace) -> None:
     ours["compilations"] |= compilations.figures()
     if options.profile:
         ours["trace"] = trace(run, range(total, total + 2), options.profile)
-    results = {_name(options): ours}
-    results |= _peer_results(run, world, peers)
+    texts = _texts(options)
+    results = {", ".join([*_chosen(options), *texts]): ours}
+    results |= {
+        ", ".join([name, *texts]): found
+        for name, found in _peer_results(run, world, peers).items()
+    }
     _report(options, results, top)
 
 
@@ -179,7 +184,7 @@ def _report(
     about = facts()
     path = file_of(options.out, options.mode, about["date"])
     told = {
-        "settings": {k: str(v) for k, v in vars(options).items()},
+        "settings": {k: str(v) for k, v in vars(options).items() if k != "usual"},
         "ceilings": {str(size): rate for size, rate in top.items()},
     }
     for found in results.values():
@@ -194,7 +199,7 @@ def _report(
     }
     title = f"{options.mode}: {options.batch:,} pairs a step, {about['devices']}"
     draw(path.with_suffix(".png"), rates, "pairs a second", title)
-    mine = results[_name(options)]
+    mine = next(iter(results.values()))
     print(f"start-up {mine['start_up_seconds']}, compilations {mine['compilations']}")
     print(f"host {mine['host_shares']}, device idle {mine['device_idle_share']:.1%}")
     print(f"padding efficiency at best {mine['best_padding_efficiency']:.3f}")
@@ -202,12 +207,21 @@ def _report(
     step_table(results, title)
 
 
-def _name(options: argparse.Namespace) -> str:
+def _chosen(options: argparse.Namespace) -> list[str]:
     """Ours, and what of it was not left to training."""
     names = ("chunk_tokens", "keep")
     given = [name for name in names if getattr(options, name) is not None]
     chosen = [f"{name.replace('_', ' ')} {getattr(options, name)}" for name in given]
-    return ", ".join([f"cdejax, {options.rows} rows", *chosen])
+    return [f"cdejax, {options.rows} rows", *chosen]
+
+
+def _texts(options: argparse.Namespace) -> list[str]:
+    """What of the texts is not as usual: results of a file must not mix them."""
+    names = [n for n, usual in options.usual.items() if getattr(options, n) != usual]
+    found = [f"{name.replace('_', ' ')} {getattr(options, name):,}" for name in names]
+    if options.lengths:
+        found.append(f"lengths of {Path(options.lengths).name}")
+    return found
 
 
 def _same_texts(one: dict[str, str], other: dict[str, str]) -> bool:

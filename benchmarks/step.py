@@ -93,7 +93,7 @@ def compared() -> argparse.ArgumentParser:
     group = argparse.ArgumentParser(add_help=False)
     add = group.add_argument
     add("--peer", action="store_true", help="PyTorch's step, too")
-    add("--peer-seconds", type=float, default=240.0)
+    add("--peer-seconds", type=float, default=220.0)
     add("--profile", type=writable, help="folder for a trace of two more steps")
     return group
 
@@ -155,6 +155,7 @@ def main() -> None:
     for name, value in sizes.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
+    options.usual = sizes
     if "steps" in options and options.steps < 5 and not options.toy:
         raise SystemExit(f"--steps {options.steps}: at least 5 are needed")
     if options.compilation_cache:

@@ -55,6 +55,17 @@ def test_peers_and_ours_stand_in_one_table(kind, tmp_path):
 
 
 @pytest.mark.slow
+def test_results_of_other_texts_stand_beside(tmp_path):
+    np.save(tmp_path / "real.npy", np.full((9, 2), 5))
+    step("biencoder", tmp_path, *SHORT)
+    lengths = ("--lengths", str(tmp_path / "real.npy"))
+    _, results = step("biencoder", tmp_path, *SHORT, "--batch", "16", *lengths)
+    ours = "cdejax, packed rows"
+    assert set(results) == {ours, f"{ours}, batch 16, lengths of real.npy"}
+    assert results[ours]["lengths"]["means"] != [5.0, 5.0]
+
+
+@pytest.mark.slow
 def test_scaling_compares_device_counts(tmp_path):
     arguments = ("--devices", "1,2", "--kinds", "biencoder")
     printed, results = step("scaling", tmp_path, *SHORT, *arguments)
