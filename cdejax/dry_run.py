@@ -15,14 +15,10 @@ from cdejax.artifacts import read_manifest
 from cdejax.config import Config
 from cdejax.models import ContextualEncoder
 from cdejax.pipeline import Stages, variants_of
-from cdejax.training.loop import (
-    Inputs,
-    local_indices,
-    loss_settings,
-    make_batches,
-)
+from cdejax.training.loop import local_indices, loss_settings, make_batches
 from cdejax.training.memory import kept_chunks
 from cdejax.training.optimizer import make_optimizer
+from cdejax.training.run_folder import Inputs
 from cdejax.training.sharding import chunk_traffic, make_mesh
 from cdejax.training.start import Model, build_model, first_state
 from cdejax.training.step import put_batch, train_step

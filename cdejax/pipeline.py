@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cdejax.data.pairs import Pairs
     from cdejax.embedder import Embedder
-    from cdejax.training.loop import Inputs
+    from cdejax.training.run_folder import Inputs
 
 _log = logging.getLogger(__name__)
 ONLY = "model"
@@ -148,7 +148,7 @@ class Stages:
         from cdejax.clustering.vectors import Vectors
         from cdejax.data.pairs import Pairs
         from cdejax.data.tokens import Tokens
-        from cdejax.training.loop import Inputs
+        from cdejax.training.run_folder import Inputs
 
         folders = {"pairs": self.pairs(), "tokens": self.tokens(), "plan": self.plan()}
         clustered = self.config.plan.kind == "clustered"
@@ -281,7 +281,7 @@ def trained_model(config: Config, name: str) -> Any:
     """
     from flax import nnx
 
-    from cdejax.training.loop import check_trained
+    from cdejax.training.run_folder import check_trained
     from cdejax.training.start import build_model, trained_params
 
     folder = root_of(config) / name

@@ -46,7 +46,7 @@ class System:
 
     def spec(self) -> dict[str, Any]:
         """What its figures depend on, beside the collections."""
-        from cdejax.training.loop import RUN, check_trained
+        from cdejax.training.run_folder import check_trained
         from cdejax.training.start import encoder_hash
 
         config = self.config
@@ -59,7 +59,7 @@ class System:
         if self.kind == "trained":
             folder = root_of(config) / self.variant
             check_trained(folder, config, Stages(config).inputs())
-            names = (RUN, "best/best.json")
+            names = (artifacts.RUN, "best/best.json")
             files = [folder / name for name in names if (folder / name).is_file()]
             spec["run"] = artifacts.hash_files(*files)
         return spec

@@ -11,15 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from cdejax.data.ragged import Ragged
 from cdejax.progress import progress
 from cdejax.training.cache import Chunks
+from cdejax.training.filling import fill_chunks, row_lengths, side_by_side
 from cdejax.training.known import KnownPositives
-from cdejax.training.layout import Layout, Places, plan_packed, plan_padded
+from cdejax.training.layout import Layout, plan_packed, plan_padded
 from cdejax.training.relation import DocumentColumns, QueryRows
 from cdejax.typing import AnyArray
 
@@ -33,7 +32,6 @@ _CONTEXT, _NEGATIVES = 1, 2
 """Purposes of random draws, so that they are independent."""
 _TEXTS, _DOCUMENTS = slice(0, 2), slice(2, 3)
 """Sides of a step that are laid out together: queries and documents; the context."""
-_PER_TEXT = ("group", "row", "start", "slot")
 
 
 class Batch(NamedTuple):
@@ -229,7 +227,7 @@ class BatchMaker:
         sides.append((self.tokens.documents, rows.document))
         if self.context_size:
             sides.append((self.tokens.context, rows.context))
-        return [_row_lengths(store, chosen) for store, chosen in sides]
+        return [row_lengths(store, chosen) for store, chosen in sides]
 
     def _by_device(self, step: int, sides: slice) -> Int[np.ndarray, "devices texts"]:
         """Lengths of the texts of some sides on each device, longest first.
@@ -274,7 +272,7 @@ class BatchMaker:
             )
             for d in devices
         ]
-        return _side_by_side([chunks for chunks, _ in filled]), [at for _, at in filled]
+        return side_by_side([chunks for chunks, _ in filled]), [at for _, at in filled]
 
     def _contexts(
         self,
@@ -295,7 +293,7 @@ class BatchMaker:
             for d in devices
         ]
         places = np.concatenate([at for _, at in filled])
-        return _side_by_side([chunks for chunks, _ in filled]), places
+        return side_by_side([chunks for chunks, _ in filled]), places
 
     def _query_rows(self, rows: _Rows, chosen: Int[np.ndarray, "n"]) -> QueryRows:
         content = self.pairs.document_content
@@ -381,81 +379,3 @@ class _Lengths(Sequence[np.ndarray]):
             for step in range(len(self)):
                 yield self[step]
                 advance(1)
-
-
-def _row_lengths(store: Ragged, rows: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
-    return store.offsets[rows + 1] - store.offsets[rows]
-
-
-def fill_chunks(
-    layout: Layout,
-    stores: Sequence[Ragged],
-    rows: Sequence[Int[np.ndarray, "side"]],
-    numbers: Sequence[Int[np.ndarray, "side"]],
-) -> tuple[tuple[Chunks, ...], Int[np.ndarray, "texts"]]:
-    """One device's texts in their places.
-
-    Args:
-      layout: the shapes.
-      stores: token ids, by side.
-      rows: which texts, by side.
-      numbers: numbers of the texts in the global batch, by side.
-
-    Returns:
-      Chunks, one element per shape; and where the texts' vectors come out, side after
-      side.
-    """
-    pairs = list(zip(stores, rows, strict=True))
-    lengths = np.concatenate([_row_lengths(*pair) for pair in pairs])
-    tokens = np.concatenate([store.joined(chosen) for store, chosen in pairs])
-    order = np.argsort(-lengths, kind="stable")
-    sorted_places = layout.arrange(lengths[order])
-    inverse = np.argsort(order)
-    places = sorted_places._replace(
-        **{k: getattr(sorted_places, k)[inverse] for k in _PER_TEXT}
-    )
-    number = np.concatenate(numbers)
-    side = np.repeat(np.arange(len(rows)), [len(chosen) for chosen in rows])
-    chunks = tuple(
-        _fill(layout, group, places, lengths, tokens, (number, side))
-        for group in range(len(layout.shapes))
-    )
-    return chunks, layout.at(places).astype(np.int32)
-
-
-def _fill(
-    layout: Layout,
-    group: int,
-    places: Places,
-    lengths: Int[np.ndarray, "texts"],
-    tokens: Int[np.ndarray, "tokens"],
-    facts: tuple[Int[np.ndarray, "texts"], Int[np.ndarray, "texts"]],
-) -> Chunks:
-    """The chunks of one shape; rows without a text are one padding token long."""
-    shape, mine = layout.shapes[group], places.group == group
-    first = places.row * shape.width + places.start
-    within = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    chosen = np.repeat(mine, lengths)
-    where = (np.repeat(first, lengths) + within)[chosen]
-    all_rows = (shape.chunks, shape.rows)
-    ids = np.zeros((*all_rows, shape.width), np.int32)
-    ids.reshape(-1)[where] = tokens[chosen]
-    slots = (*all_rows, shape.slots) if layout.packed else all_rows
-    rows, sides = np.zeros((2, *slots), np.int32)
-    at = (places.row * shape.slots + places.slot)[mine]
-    for column, values in zip((rows, sides), facts, strict=True):
-        column.reshape(-1)[at] = values[mine]
-    count = np.array([places.counts[group]], np.int32)
-    if layout.packed:
-        segments = np.zeros_like(ids)
-        segments.reshape(-1)[where] = np.repeat(places.slot + 1, lengths)[chosen]
-        return Chunks(ids, None, segments, rows, sides, count)
-    real = np.ones(all_rows, np.int32)
-    real.reshape(-1)[at] = lengths[mine]
-    return Chunks(ids, real, None, rows, sides, count)
-
-
-def _side_by_side(parts: list[tuple[Chunks, ...]]) -> tuple[Chunks, ...]:
-    """Devices end to end."""
-    join = lambda *arrays: np.concatenate(arrays)  # noqa: E731
-    return tuple(jax.tree.map(join, *group) for group in zip(*parts, strict=True))

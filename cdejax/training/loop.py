@@ -8,24 +8,15 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from cdejax.artifacts import (
-    RUN,
-    appears,
-    exclusive,
-    fingerprint,
-    jsonable,
-    read_json,
-    write_json,
-)
+from cdejax.artifacts import RUN, appears, exclusive, write_json
 from cdejax.config import Config
 from cdejax.data.loader import batches
 from cdejax.distributed import (
@@ -41,13 +32,13 @@ from cdejax.training.checkpoint import Best, Checkpoints
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.metrics import MetricsLog
 from cdejax.training.optimizer import learning_rate, make_optimizer
+from cdejax.training.run_folder import Inputs, check_run, claim_run
 from cdejax.training.sharding import check_shared, make_mesh
 from cdejax.training.start import (
     BEST,
     CHECKPOINTS,
     Model,
     build_model,
-    encoder_hash,
     first_state,
     initial_params,
     on_host,
@@ -55,33 +46,8 @@ from cdejax.training.start import (
 from cdejax.training.step import LossSettings, State, put_batch, train_step
 from cdejax.typing import Device
 
-if TYPE_CHECKING:
-    from cdejax.clustering.plan import Plan
-    from cdejax.clustering.vectors import Vectors
-    from cdejax.data.pairs import Pairs
-    from cdejax.data.tokens import Tokens
-
-_LOOKING = (
-    *("eval_every", "checkpoint_every", "keep_checkpoints", "log_every"),
-    *("read_threads", "compilation_cache"),
-    *("chunk_tokens", "packed", "max_widths", "loss_block", "ring", "fsdp"),
-)
-"""Settings of where to look, how to read and how to compute: what is computed does not
-depend on them, up to the order of sums."""
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """The artefacts that a run reads."""
-
-    pairs: Pairs
-    tokens: Tokens
-    plan: Plan
-    vectors: Vectors | None
-    fingerprints: dict[str, str]
-    """Of all artefacts, by stage: what the run depends on."""
 
 
 Evaluate = Callable[[Any], float]
@@ -118,7 +84,7 @@ def train(
 
         def claim() -> None:
             held.enter_context(exclusive(folder))
-            _claim(folder, config, inputs)
+            claim_run(folder, config, inputs)
 
         main_only("claim", claim)
         if not is_main():
@@ -379,84 +345,3 @@ class _Run:
         """Waits for what is being written."""
         with contextlib.closing(self.log), contextlib.closing(self.best):
             self.checkpoints.close()
-
-
-def _claim(folder: Path, config: Config, inputs: Inputs) -> None:
-    """Writes what the run is, or checks that the folder's run is the same.
-
-    A run that never reached a checkpoint has nothing to lose: another takes its place.
-
-    Raises:
-      ValueError: it holds a run of another recipe or of other artefacts.
-    """
-    begun = any(_saved_steps(folder / name) for name in (CHECKPOINTS, BEST))
-    if begun and (folder / RUN).is_file():
-        check_run(folder, config, inputs)
-    elif begun:
-        raise ValueError(
-            f"{folder}: holds checkpoints, but no {RUN} that says of what. Remove the "
-            "folder to train anew."
-        )
-    else:
-        recipe = _recipe(config, inputs)
-        write_json(folder / RUN, {"fingerprint": fingerprint(recipe), "recipe": recipe})
-
-
-def check_run(folder: str | Path, config: Config, inputs: Inputs) -> None:
-    """Refuses a folder that does not hold this recipe's run.
-
-    Raises:
-      ValueError: it holds none, or one of another recipe or of other artefacts.
-    """
-    path = Path(folder) / RUN
-    if not path.is_file():
-        raise ValueError(f"{folder}: not trained; run `cdejax train` first")
-    held = read_json(path)
-    found = held.get("recipe") if isinstance(held, dict) else None
-    if changed := sorted(_differences(found, _recipe(config, inputs))):
-        raise ValueError(
-            f"{folder}: holds a run of another recipe or of other data (differs in "
-            f"{', '.join(changed)}). Choose another `name` or `output`, or remove the "
-            "folder to train anew."
-        )
-
-
-def check_trained(folder: str | Path, config: Config, inputs: Inputs) -> None:
-    """Refuses a folder that does not hold this recipe's run to its end.
-
-    Raises:
-      ValueError: as `check_run`, or the run was stopped on its way.
-    """
-    check_run(folder, config, inputs)
-    done = max(_saved_steps(Path(folder) / CHECKPOINTS), default=0)
-    if done < inputs.plan.total_steps:
-        raise ValueError(
-            f"{folder}: trained {done} of {inputs.plan.total_steps} steps; run `cdejax "
-            "train` again to finish"
-        )
-
-
-def _saved_steps(folder: Path) -> list[int]:
-    """Numbers of the finished checkpoints in a folder."""
-    return [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
-
-
-def _recipe(config: Config, inputs: Inputs) -> dict[str, Any]:
-    """Everything that decides a run's parameters."""
-    training = jsonable(config.training)
-    for name in _LOOKING:
-        del training[name]
-    recipe = {"model": jsonable(config.model), "training": training}
-    recipe |= {"seed": config.seed, "encoder": encoder_hash(config)}
-    return recipe | {"artefacts": inputs.fingerprints}
-
-
-def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
-    """Dotted names of what differs between two nested mappings."""
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        if old != new:
-            yield name
-        return
-    for key in old.keys() | new.keys():
-        inner = f"{name}.{key}" if name else key
-        yield from _differences(old.get(key), new.get(key), inner)

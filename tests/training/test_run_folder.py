@@ -8,7 +8,7 @@ import pytest
 
 from cdejax.artifacts import fingerprint
 from cdejax.config_io import load_config
-from cdejax.training import loop
+from cdejax.training import run_folder
 from tests.tiny import write_recipe
 
 INPUTS: Any = SimpleNamespace(fingerprints={})
@@ -16,7 +16,7 @@ INPUTS: Any = SimpleNamespace(fingerprints={})
 
 @pytest.fixture
 def config(tmp_path, minilm, monkeypatch):
-    monkeypatch.setattr(loop, "encoder_hash", lambda config: "the encoder's")
+    monkeypatch.setattr(run_folder, "encoder_hash", lambda config: "the encoder's")
     return load_config(write_recipe(tmp_path, minilm), {})
 
 
@@ -33,7 +33,7 @@ def config(tmp_path, minilm, monkeypatch):
 def test_how_to_compute_is_no_part_of_what_a_run_is(config, changes, same):
     training = dataclasses.replace(config.training, **changes)
     other = dataclasses.replace(config, training=training)
-    found = [fingerprint(loop._recipe(c, INPUTS)) for c in (config, other)]
+    found = [fingerprint(run_folder.recipe_of(c, INPUTS)) for c in (config, other)]
     assert (found[0] == found[1]) is same
 
 
@@ -42,9 +42,9 @@ def test_a_folder_without_a_checkpoint_is_free(config, tmp_path):
     mistaken = dataclasses.replace(config, seed=config.seed + 1)
     run = tmp_path / "run"
     run.mkdir()
-    loop._claim(run, mistaken, INPUTS)
-    loop._claim(run, config, INPUTS)
-    loop.check_run(run, config, INPUTS)
-    (run / loop.CHECKPOINTS / "2").mkdir(parents=True)
+    run_folder.claim_run(run, mistaken, INPUTS)
+    run_folder.claim_run(run, config, INPUTS)
+    run_folder.check_run(run, config, INPUTS)
+    (run / run_folder.CHECKPOINTS / "2").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"another recipe.*differs in seed"):
-        loop._claim(run, mistaken, INPUTS)
+        run_folder.claim_run(run, mistaken, INPUTS)

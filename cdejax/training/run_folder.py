@@ -1,0 +1,119 @@
+"""What a run's folder holds, and which recipe may go on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdejax.artifacts import RUN, fingerprint, jsonable, read_json, write_json
+from cdejax.config import Config
+from cdejax.training.start import BEST, CHECKPOINTS, encoder_hash
+
+if TYPE_CHECKING:
+    from cdejax.clustering.plan import Plan
+    from cdejax.clustering.vectors import Vectors
+    from cdejax.data.pairs import Pairs
+    from cdejax.data.tokens import Tokens
+
+_LOOKING = (
+    *("eval_every", "checkpoint_every", "keep_checkpoints", "log_every"),
+    *("read_threads", "compilation_cache"),
+    *("chunk_tokens", "packed", "max_widths", "loss_block", "ring", "fsdp"),
+)
+"""Settings of where to look, how to read and how to compute: what is computed does not
+depend on them, up to the order of sums."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The artefacts that a run reads."""
+
+    pairs: Pairs
+    tokens: Tokens
+    plan: Plan
+    vectors: Vectors | None
+    fingerprints: dict[str, str]
+    """Of all artefacts, by stage: what the run depends on."""
+
+
+def claim_run(folder: Path, config: Config, inputs: Inputs) -> None:
+    """Writes what the run is, or checks that the folder's run is the same.
+
+    A run that never reached a checkpoint has nothing to lose: another takes its place.
+
+    Raises:
+      ValueError: it holds a run of another recipe or of other artefacts.
+    """
+    begun = any(_saved_steps(folder / name) for name in (CHECKPOINTS, BEST))
+    if begun and (folder / RUN).is_file():
+        check_run(folder, config, inputs)
+    elif begun:
+        raise ValueError(
+            f"{folder}: holds checkpoints, but no {RUN} that says of what. Remove the "
+            "folder to train anew."
+        )
+    else:
+        recipe = recipe_of(config, inputs)
+        write_json(folder / RUN, {"fingerprint": fingerprint(recipe), "recipe": recipe})
+
+
+def check_run(folder: str | Path, config: Config, inputs: Inputs) -> None:
+    """Refuses a folder that does not hold this recipe's run.
+
+    Raises:
+      ValueError: it holds none, or one of another recipe or of other artefacts.
+    """
+    path = Path(folder) / RUN
+    if not path.is_file():
+        raise ValueError(f"{folder}: not trained; run `cdejax train` first")
+    held = read_json(path)
+    found = held.get("recipe") if isinstance(held, dict) else None
+    if changed := sorted(_differences(found, recipe_of(config, inputs))):
+        raise ValueError(
+            f"{folder}: holds a run of another recipe or of other data (differs in "
+            f"{', '.join(changed)}). Choose another `name` or `output`, or remove the "
+            "folder to train anew."
+        )
+
+
+def check_trained(folder: str | Path, config: Config, inputs: Inputs) -> None:
+    """Refuses a folder that does not hold this recipe's run to its end.
+
+    Raises:
+      ValueError: as `check_run`, or the run was stopped on its way.
+    """
+    check_run(folder, config, inputs)
+    done = max(_saved_steps(Path(folder) / CHECKPOINTS), default=0)
+    if done < inputs.plan.total_steps:
+        raise ValueError(
+            f"{folder}: trained {done} of {inputs.plan.total_steps} steps; run `cdejax "
+            "train` again to finish"
+        )
+
+
+def _saved_steps(folder: Path) -> list[int]:
+    """Numbers of the finished checkpoints in a folder."""
+    return [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
+
+
+def recipe_of(config: Config, inputs: Inputs) -> dict[str, Any]:
+    """Everything that decides a run's parameters."""
+    training = jsonable(config.training)
+    for name in _LOOKING:
+        del training[name]
+    recipe = {"model": jsonable(config.model), "training": training}
+    recipe |= {"seed": config.seed, "encoder": encoder_hash(config)}
+    return recipe | {"artefacts": inputs.fingerprints}
+
+
+def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
+    """Dotted names of what differs between two nested mappings."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        if old != new:
+            yield name
+        return
+    for key in old.keys() | new.keys():
+        inner = f"{name}.{key}" if name else key
+        yield from _differences(old.get(key), new.get(key), inner)
