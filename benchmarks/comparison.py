@@ -12,13 +12,22 @@ import jax
 import numpy as np
 from checks import told_of
 from encoders import Kind, vocabulary
-from figures import Compilations, peak_bytes, shapes, step_figures, step_lengths
+from figures import (
+    compilation_figures,
+    peak_bytes,
+    shapes,
+    step_figures,
+    step_lengths,
+)
 from flops import ceiling, useful_flops
 from ours import Run, Settings, prepare
 from peer_process import peer_figures, run_peer, setting_name
-from step_report import draw, facts, file_of, merge, step_table, trace_tables
+from reporting import file_of
+from step_report import draw, facts, merge, step_table, trace_tables
 from texts import Law, World, make_world, read_lengths, repeated
 from tracing import breakdown
+
+from cdejax.compilation import Compilations
 
 WARM_UP = 3
 """Steps before those that are measured; the first compiles."""
@@ -43,7 +52,7 @@ def compare(options: argparse.Namespace) -> None:
     top = matrix_ceiling(options.toy)
     ours, run = measure(settings, world, total)
     ours["lengths"] = drawn
-    ours["compilations"] |= compilations.figures()
+    ours["compilations"] |= compilation_figures(compilations)
     if options.profile:
         ours["trace"] = trace(run, range(total, total + 2), options.profile)
     texts = _texts(options)
@@ -182,7 +191,7 @@ def _report(
     options: argparse.Namespace, results: dict[str, Any], top: dict[int, float]
 ) -> None:
     about = facts()
-    path = file_of(options.out, options.mode, about["date"])
+    path = file_of(options.out, f"step-{options.mode}", about["date"])
     told = {
         "settings": {k: str(v) for k, v in vars(options).items() if k != "usual"},
         "ceilings": {str(size): rate for size, rate in top.items()},
@@ -192,12 +201,14 @@ def _report(
             rate = found["useful_tflops"]["median"] * 1e12
             found["ceiling_share"] = rate / max(top.values())
     held = merge(path, {k: {**told, **v} for k, v in results.items()}, sys.argv)
+    texts = _texts(options)  # the same for all, so the title has them
     rates = {
-        name: found["pairs_per_second"]["median"]
+        name.removesuffix(", ".join(["", *texts])): found["pairs_per_second"]["median"]
         for name, found in held.items()
         if "error" not in found and _same_texts(found["settings"], told["settings"])
     }
-    title = f"{options.mode}: {options.batch:,} pairs a step, {about['devices']}"
+    batch = f"{options.mode}: {options.batch:,} pairs a step"
+    title = ", ".join([batch, *texts, about["devices"]])
     draw(path.with_suffix(".png"), rates, "pairs a second", title)
     mine = next(iter(results.values()))
     print(f"start-up {mine['start_up_seconds']}, compilations {mine['compilations']}")

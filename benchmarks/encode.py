@@ -27,7 +27,7 @@ import numpy as np
 import tyro
 from checks import check_least, check_peer, told_of
 from flax import nnx
-from reporting import RESULTS, environment, save
+from reporting import RESULTS, environment, file_of, save
 from texts import SHORTEST, column
 
 from cdejax import embedder as embedder_module
@@ -65,7 +65,7 @@ class Options:
     """A small model and, unless told otherwise, few texts: to try the benchmark."""
     seed: int = 0
     name: str = "encode"
-    """Of the files in benchmarks/results."""
+    """First part of the files' names in benchmarks/results, before card and date."""
 
 
 TOY = Options(toy=True, count=600, batch_sizes=(8, 32), repeats=2)
@@ -235,7 +235,7 @@ def sentence_transformers(folder: str, options: Options) -> Encode:
     )
 
 
-def draw(rates: dict[str, float], title: str, name: str) -> None:
+def draw(rates: dict[str, float], title: str, path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -249,7 +249,7 @@ def draw(rates: dict[str, float], title: str, name: str) -> None:
     axis.set_xlabel("documents a second")
     axis.set_title(title, fontsize=9)
     figure.tight_layout()
-    figure.savefig(RESULTS / f"{name}.png", dpi=150)
+    figure.savefig(path, dpi=150)
 
 
 def measure_ours(
@@ -301,10 +301,10 @@ def main() -> None:
     if "peer" in rates:
         print(f"ratio {rates['cdejax'] / rates['peer']:.2f}")
         rates[options.peer] = rates.pop("peer")
-    path = RESULTS / f"{options.name}.json"
+    path = file_of(RESULTS, options.name, facts["date"])
     save(path, {"options": asdict(options), **facts, **result}, sys.argv)
     title = f"{len(texts):,} texts of {facts['tokens_mean']:.0f} tokens on average"
-    draw(rates, f"{title}, {facts['devices']}", options.name)
+    draw(rates, f"{title}, {facts['devices']}", path.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -6,40 +6,23 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 import numpy.typing as npt
 from flops import useful_flops
 from ours import Moments, Run
 
-_COMPILE = "/jax/core/compile/backend_compile_duration"
-_HIT = "/jax/compilation_cache/cache_hits"
+from cdejax.compilation import Compilations
 
 
-class Compilations:
-    """Counts what is compiled from now on, and the seconds it takes."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-        self.hits = 0
-        jax.monitoring.register_event_duration_secs_listener(self._took)
-        jax.monitoring.register_event_listener(self._hit)
-
-    def _took(self, event: str, duration_secs: float, **_: Any) -> None:
-        if event == _COMPILE:
-            self.seconds.append(duration_secs)
-
-    def _hit(self, event: str, **_: Any) -> None:
-        self.hits += event == _HIT
-
-    def figures(self) -> dict[str, Any]:
-        """Of all functions, small ones included; those of the step are known apart."""
-        return {
-            "functions": len(self.seconds),
-            "seconds": sum(self.seconds),
-            "longest_seconds": max(self.seconds, default=0.0),
-            "read_from_cache": self.hits,
-        }
+def compilation_figures(compilations: Compilations) -> dict[str, Any]:
+    """Of all functions, small ones included; those of the step are known apart."""
+    seconds = compilations.seconds
+    return {
+        "functions": len(seconds),
+        "seconds": sum(seconds),
+        "longest_seconds": max(seconds, default=0.0),
+        "read_from_cache": compilations.read_from_cache,
+    }
 
 
 def spread(values: npt.ArrayLike) -> dict[str, float]:

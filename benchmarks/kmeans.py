@@ -14,13 +14,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import numpy as np
 import tyro
 from checks import check_least, check_peer
-from reporting import RESULTS, environment, save
+from reporting import RESULTS, environment, file_of, save
 
 from cdejax.clustering import jax_kmeans
 from cdejax.clustering.jax_kmeans import first_rows, split_empty
@@ -45,7 +46,7 @@ class Options:
     peer: Literal["faiss", "numpy", "none"] = "faiss"
     seed: int = 0
     name: str = "kmeans"
-    """Of the files in benchmarks/results."""
+    """First part of the files' names in benchmarks/results, before card and date."""
 
 
 def mixture(options: Options) -> np.ndarray:
@@ -204,7 +205,7 @@ def measure(points: np.ndarray, training: np.ndarray, train: Any, options: Optio
     return found
 
 
-def draw(results: dict[str, dict[str, Any]], title: str, name: str) -> None:
+def draw(results: dict[str, dict[str, Any]], title: str, path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -223,7 +224,7 @@ def draw(results: dict[str, dict[str, Any]], title: str, name: str) -> None:
         axis.margins(y=0.15)
     figure.suptitle(title, fontsize=10)
     figure.tight_layout()
-    figure.savefig(RESULTS / f"{name}.png", dpi=150)
+    figure.savefig(path, dpi=150)
 
 
 def check(options: Options) -> None:
@@ -266,8 +267,9 @@ def main() -> None:
         }
         print({f"{options.peer} / ours, {key}": v for key, v in ratios.items()})
     result = {"options": asdict(options), "trained_on": most, **facts, **results}
-    save(RESULTS / f"{options.name}.json", result, sys.argv)
-    draw(results, title, options.name)
+    path = file_of(RESULTS, options.name, facts["date"])
+    save(path, result, sys.argv)
+    draw(results, title, path.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from comparison import settings_of
 from encoders import vocabulary
 from figures import peak_bytes, shapes
 from ours import Settings, prepare
-from step_report import draw, facts, file_of, merge, rows_table
+from reporting import file_of
+from step_report import draw, facts, merge, rows_table
 from texts import make_world
 
 from cdejax.training.batches import Batch
@@ -31,7 +32,7 @@ def measure_memory(options: argparse.Namespace) -> None:
         settings = dataclasses.replace(settings, keep=0)
     found = _measure(settings, options.batch, options.max_length)
     about = facts()
-    path = file_of(options.out, "memory", about["date"])
+    path = file_of(options.out, f"step-{options.mode}", about["date"])
     name = f"{options.batch:,} pairs of {options.max_length} tokens, {options.rows}"
     merge(path, {name: found}, sys.argv)
     sizes = {f"step: {k}": v for k, v in found["step"].items()}

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 from comparison import WARM_UP, measure, settings_of, texts_of
 from ours import Settings
-from step_report import draw, facts, file_of, merge, rows_table
+from reporting import file_of
+from step_report import draw, facts, merge, rows_table
 
 PER_DEVICE = {"biencoder": 4096, "contextual": 512}
 EFFICIENCIES = {
@@ -69,7 +70,7 @@ def _compare_with_first(found: list[dict[str, Any]]) -> None:
 
 def _report(options: argparse.Namespace, results: dict[str, Any]) -> None:
     about = facts()
-    path = file_of(options.out, "scaling", about["date"])
+    path = file_of(options.out, f"step-{options.mode}", about["date"])
     held = merge(path, results, sys.argv)
     bars = {name: found["efficiency"] for name, found in held.items()}
     title = f"weak scaling, global negatives, {about['devices']}"

@@ -8,11 +8,13 @@ import sys
 from typing import Any
 
 import jax
+import numpy as np
 from comparison import WARM_UP, matrix_ceiling, measure, settings_of, texts_of
 from encoders import build
 from flax import nnx
 from ours import Run
-from step_report import draw, facts, file_of, merge, rows_table
+from reporting import file_of
+from step_report import draw, facts, merge, rows_table
 
 from cdejax.training.memory import chunk_tokens
 from cdejax.training.sharding import chunk_traffic, make_mesh
@@ -35,7 +37,8 @@ def share(options: argparse.Namespace) -> None:
     print(f"on one device: {alone}", flush=True)
     top = matrix_ceiling(options.toy)
     found, run = measure(settings, world, total, devices)
-    found |= _costs(run) | {"lengths": drawn, "one_device": alone}
+    found |= _costs(run, range(WARM_UP, total))
+    found |= {"lengths": drawn, "one_device": alone}
     rate = found["useful_tflops"]["median"] * 1e12 / options.devices
     found["ceiling_share"] = rate / max(top.values())
     _report(options, found)
@@ -51,21 +54,21 @@ def _alone(options: argparse.Namespace) -> str:
     return f"it fits (chunks of {tokens:,} tokens)"
 
 
-def _costs(run: Run) -> dict[str, Any]:
-    """What the devices tell each other in a step, at most."""
+def _costs(run: Run, steps: range) -> dict[str, Any]:
+    """What the devices tell each other for a chunk, and chunks of the busiest step."""
     traffic = chunk_traffic(run.state.params, run.mesh)
-    layouts = run.maker.layouts
-    chunks = sum(shape.chunks for layout in layouts for shape in layout.shapes)
+    used = [run.maker.step(step).texts for step in steps]
+    chunks = [sum(int(np.asarray(x.count).max()) for x in texts) for texts in used]
     return {
         "parameters": sum(x.size for x in jax.tree.leaves(run.state.params)),
         "traffic_of_a_chunk": traffic._asdict(),
-        "chunks_a_step": chunks,
+        "chunks_a_step": max(chunks),
     }
 
 
 def _report(options: argparse.Namespace, found: dict[str, Any]) -> None:
     about = facts()
-    path = file_of(options.out, "fsdp", about["date"])
+    path = file_of(options.out, f"step-{options.mode}", about["date"])
     name = f"{found['parameters'] / 1e9:.2f} billion parameters, fsdp {options.devices}"
     if limit := (jax.devices()[0].memory_stats() or {}).get("bytes_limit"):
         name += f", {limit / 2**30:.0f} GiB a device"
@@ -74,7 +77,8 @@ def _report(options: argparse.Namespace, found: dict[str, Any]) -> None:
     draw(path.with_suffix(".png"), rates, "pairs a second", about["devices"])
     gib = {
         "parameters, gradients, two moments": 16 * found["parameters"] / 2**30,
-        "received for a chunk": sum(found["traffic_of_a_chunk"].values()) / 2**30,
+        "received for a chunk, at most": sum(found["traffic_of_a_chunk"].values())
+        / 2**30,
     }
     if found["peak_bytes"]:
         gib["peak of a device"] = found["peak_bytes"] / 2**30
@@ -82,7 +86,7 @@ def _report(options: argparse.Namespace, found: dict[str, Any]) -> None:
     rows += [
         ["pairs/s", f"{found['pairs_per_second']['median']:,.1f}"],
         ["of the ceiling", f"{found['ceiling_share']:.1%}"],
-        ["chunks a step", f"{found['chunks_a_step']}"],
+        ["chunks a step, on a device", f"{found['chunks_a_step']}"],
         [
             "loss, first and last step",
             f"{found['losses'][0]:.3f}, {found['losses'][-1]:.3f}",

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 from reporting import environment, save
 from rich import box
 from rich.console import Console
@@ -25,22 +22,7 @@ PACKAGES = (
 
 def facts() -> dict[str, Any]:
     """Card, driver, versions and date."""
-    return environment(*PACKAGES) | {"driver": _driver()}
-
-
-def _driver() -> str | None:
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return found.stdout.splitlines()[0].strip()
-
-
-def file_of(folder: Path, mode: str, date: str) -> Path:
-    """JSON of one mode, card and day."""
-    card = jax.devices()[0].device_kind.lower().removeprefix("nvidia ")
-    return folder / f"step-{mode}-{re.sub(r'[^a-z0-9]+', '-', card)}-{date}.json"
+    return environment(*PACKAGES)
 
 
 def merge(path: Path, results: dict[str, Any], command: Sequence[str]) -> dict:
@@ -111,13 +93,12 @@ def draw(path: Path, bars: dict[str, float], label: str, title: str) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(8, 1.2 + 0.4 * len(bars)))
+    figure, axis = plt.subplots(figsize=(8, 1.2 + 0.4 * len(bars)), layout="tight")
     drawn = axis.barh(list(bars), list(bars.values()))
     axis.bar_label(drawn, fmt="{:,.4g}", padding=3)
     axis.invert_yaxis()
-    axis.margins(x=0.15)
+    axis.margins(x=0.25)
     axis.set_xlabel(label)
-    axis.set_title(title, fontsize=9)
-    figure.tight_layout()
+    figure.suptitle(title, fontsize=9)
     figure.savefig(path, dpi=150)
     print(f"{path} written", flush=True)

@@ -1,13 +1,65 @@
-"""Compiled functions that outlive the process."""
+"""Compiled functions: how many there are, and keeping them for later processes."""
 
 from __future__ import annotations
 
+import functools
 import logging
 from pathlib import Path
+from typing import Any
 
 import jax
 
 _log = logging.getLogger(__name__)
+_COMPILE = "/jax/core/compile/backend_compile_duration"
+_HIT = "/jax/compilation_cache/cache_hits"
+
+
+class Compilations:
+    """Counts what this process compiles from now on."""
+
+    def __init__(self) -> None:
+        self._seconds, self._hits = _counted()
+        self._first = len(self._seconds), len(self._hits)
+
+    @property
+    def seconds(self) -> list[float]:
+        """What each compilation took; of one that was read from the cache, reading."""
+        return self._seconds[self._first[0] :]
+
+    @property
+    def read_from_cache(self) -> int:
+        """How many of them `keep_compiled` had kept."""
+        return len(self._hits) - self._first[1]
+
+    def __str__(self) -> str:
+        seconds = self.seconds
+        return (
+            f"{len(seconds)} functions compiled in {sum(seconds):.1f} s (the longest "
+            f"took {max(seconds, default=0.0):.1f}), {self.read_from_cache} of them "
+            "read from the cache"
+        )
+
+
+@functools.cache
+def _counted() -> tuple[list[float], list[str]]:
+    """All compilations' seconds and all reads from the cache, from now on.
+
+    Once for the process: JAX never forgets a listener.
+    """
+    seconds: list[float] = []
+    hits: list[str] = []
+
+    def took(event: str, duration_secs: float, **_: Any) -> None:
+        if event == _COMPILE:
+            seconds.append(duration_secs)
+
+    def hit(event: str, **_: Any) -> None:
+        if event == _HIT:
+            hits.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(took)
+    jax.monitoring.register_event_listener(hit)
+    return seconds, hits
 
 
 def keep_compiled(folder: str | Path) -> None:

@@ -37,6 +37,20 @@ def hits(folder):
     return int(done.stdout)
 
 
+def test_what_is_compiled_from_now_on_is_counted():
+    square = jax.jit(lambda x: x * x)
+    square(np.ones(3)).block_until_ready()
+    found = compilation.Compilations()
+    square(np.ones(3)).block_until_ready()
+    assert found.seconds == []
+    square(np.ones(4)).block_until_ready()
+    later = compilation.Compilations()
+    jax.jit(lambda x: x - 1)(np.ones(3)).block_until_ready()
+    assert len(found.seconds) == 2 and len(later.seconds) == 1
+    assert found.read_from_cache == 0
+    assert str(found).startswith("2 functions compiled in ")
+
+
 def test_a_second_process_compiles_nothing_anew(tmp_path):
     folder = tmp_path / "compiled"
     assert hits(folder) == 0

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -126,6 +127,7 @@ def test_killed_and_resumed_is_bit_equal(recipe, variant, tmp_path):
     options = ["--variant", variant, "--set", "plan.epochs=4"]
     whole = cdejax("train", recipe, *options, "--set", f"output={tmp_path / 'whole'}")
     assert whole.returncode == 0, whole.stderr
+    assert re.search(r"first step after \S+ s: \d+ functions compiled", whole.stderr)
     output = [*options, "--set", f"output={tmp_path}"]
     run = tmp_path / "tiny" / variant
     argv = [sys.executable, "-m", "cdejax", "train", "--config", str(recipe), *output]

@@ -17,6 +17,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from cdejax.artifacts import RUN, appears, exclusive, write_json
+from cdejax.compilation import Compilations
 from cdejax.config import Config
 from cdejax.data.loader import batches
 from cdejax.distributed import (
@@ -193,6 +194,7 @@ class _Run:
         evaluate: Evaluate | None,
         mesh: Mesh,
     ):
+        self.compilations, self.begun = Compilations(), time.perf_counter()
         self.config, self.inputs, self.folder = config, inputs, folder
         self.evaluate, self.mesh = evaluate, mesh
         self.total = inputs.plan.total_steps
@@ -305,6 +307,9 @@ class _Run:
             self._stop(step, values)
         now = time.perf_counter()
         seconds, self.clock = max(now - self.clock, 1e-9), now
+        if step == self.start:
+            took = now - self.begun
+            _log.info("first step after %.1f s: %s", took, self.compilations)
         if (step + 1) % self.config.training.log_every and step + 1 != self.total:
             return
         values |= {

@@ -178,6 +178,23 @@ def test_documents_that_pass_by_give_the_same(devices, fsdp, reference):
     np.testing.assert_allclose(metrics, gathered, rtol=1e-5)
 
 
+def test_no_device_of_a_ring_holds_all_documents():
+    """Nothing in the compiled step is as long as the vectors of the global batch."""
+    graphdef, params = make_model("biencoder")
+    maker = make_batches(world(rows=192, batch=96), context=0, devices=8, tokens=100)
+    mesh = make_mesh(jax.devices())
+    batch = put_batch(maker.step(1), mesh)
+    texts = {}
+    for ring in (False, True):
+        settings = dataclasses.replace(SETTINGS, ring=ring)
+        run = jax.jit(loss_and_gradients(graphdef, mesh, settings))
+        texts[ring] = run.lower(put_state(params, mesh), batch, KEY).compile().as_text()
+    whole = rf"f32\[(96|8,12),{HIDDEN}\]"
+    assert re.search(whole, texts[False])
+    assert not re.search(whole, texts[True])
+    assert "collective-permute" in texts[True]
+
+
 def compile_step(kind, *, devices=8, fsdp=1, tokens=100, max_length=16, packed=True):
     graphdef, params = make_model(kind, context=16)
     maker = make_batches(
