@@ -46,7 +46,8 @@ def test_what_is_compiled_from_now_on_is_counted():
     square(np.ones(4)).block_until_ready()
     later = compilation.Compilations()
     jax.jit(lambda x: x - 1)(np.ones(3)).block_until_ready()
-    assert len(found.seconds) == 2 and len(later.seconds) == 1
+    assert len(found.seconds) == 2
+    assert len(later.seconds) == 1
     assert found.read_from_cache == 0
     assert str(found).startswith("2 functions compiled in ")
 
