@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -11,22 +12,40 @@ from typing import Any
 
 from cdejax.artifacts import explain
 
+_MOST = 2**31 - 1
+
 
 def at_least(least: int) -> Callable[[str], int]:
     """An argparse type: whole numbers from `least` on."""
 
     def parse(text: str) -> int:
         with suppress(ValueError):
-            if (number := int(text)) >= least:
+            if least <= (number := int(text)) <= _MOST:
                 return number
         raise argparse.ArgumentTypeError(
-            f"{text!r}: give a whole number from {least} on"
+            f"{text!r}: give a whole number from {least} on, at most {_MOST}"
         )
 
     return parse
 
 
 positive = at_least(1)
+
+
+def probability(text: str) -> float:
+    """An argparse type: numbers from 0 to below 1."""
+    with suppress(ValueError):
+        if 0 <= (number := float(text)) < 1:
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r}: give a number from 0 to below 1")
+
+
+def seconds(text: str) -> float:
+    """An argparse type: a time above 0."""
+    with suppress(ValueError):
+        if 0 < (number := float(text)) < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r}: give a number of seconds above 0")
 
 
 def writable(text: str) -> Path:

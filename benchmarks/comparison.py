@@ -31,6 +31,8 @@ from cdejax.compilation import Compilations
 
 WARM_UP = 3
 """Steps before those that are measured; the first compiles."""
+WIDTHS = 8
+"""Of padded rows at most, unless told otherwise."""
 PEER_STEPS = 6
 """Steps of a peer's setting; the first warms up."""
 MEANS = {"biencoder": (9, 79), "large": (9, 79), "contextual": (11, 140)}
@@ -104,7 +106,7 @@ def texts_of(
     """Texts for some steps, and how their lengths came about."""
     longest = options.max_length or LONGEST[kind]
     rows, rng = batch * steps, np.random.default_rng([options.seed, 0])
-    if options.lengths:
+    if options.lengths is not None:
         with told_of("--lengths"):
             found = read_lengths(options.lengths, longest)
         lengths = repeated(found, rows, options.seed)
@@ -191,7 +193,7 @@ def _report(
     options: argparse.Namespace, results: dict[str, Any], top: dict[int, float]
 ) -> None:
     about = facts()
-    path = file_of(options.out, f"step-{options.mode}", about["date"])
+    path = file_of(options.out, options.file, about["date"])
     told = {
         "settings": {k: str(v) for k, v in vars(options).items() if k != "usual"},
         "ceilings": {str(size): rate for size, rate in top.items()},
@@ -221,6 +223,8 @@ def _report(
 def _chosen(options: argparse.Namespace) -> list[str]:
     """Ours, and what of it was not left to training."""
     names = ("chunk_tokens", "keep")
+    if options.max_widths != WIDTHS:
+        names = (*names, "max_widths")
     given = [name for name in names if getattr(options, name) is not None]
     chosen = [f"{name.replace('_', ' ')} {getattr(options, name)}" for name in given]
     return [f"cdejax, {options.rows} rows", *chosen]
@@ -228,9 +232,10 @@ def _chosen(options: argparse.Namespace) -> list[str]:
 
 def _texts(options: argparse.Namespace) -> list[str]:
     """What of the texts is not as usual: results of a file must not mix them."""
-    names = [n for n, usual in options.usual.items() if getattr(options, n) != usual]
-    found = [f"{name.replace('_', ' ')} {getattr(options, name):,}" for name in names]
-    if options.lengths:
+    usual = options.usual | {"context": None}
+    names = [n for n, value in usual.items() if getattr(options, n) != value]
+    found = [f"{name.replace('_', ' ')} {getattr(options, name)}" for name in names]
+    if options.lengths is not None:
         found.append(f"lengths of {Path(options.lengths).name}")
     return found
 

@@ -32,7 +32,7 @@ def measure_memory(options: argparse.Namespace) -> None:
         settings = dataclasses.replace(settings, keep=0)
     found = _measure(settings, options.batch, options.max_length)
     about = facts()
-    path = file_of(options.out, f"step-{options.mode}", about["date"])
+    path = file_of(options.out, options.file, about["date"])
     name = f"{options.batch:,} pairs of {options.max_length} tokens, {options.rows}"
     merge(path, {name: found}, sys.argv)
     sizes = {f"step: {k}": v for k, v in found["step"].items()}

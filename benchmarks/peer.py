@@ -89,7 +89,7 @@ def attempt(peer: Any, steps: list[Step], chunk: int, device: str) -> dict[str, 
     try:
         return measure(peer, steps, chunk, device)
     except RuntimeError as error:  # out of memory, or torch.compile's
-        reason = str(error).strip().splitlines()[0][:60]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:60]
     peer.model.zero_grad(set_to_none=True)
     torch.cuda.empty_cache()
     return {"error": reason}

@@ -25,8 +25,6 @@ def scale(options: argparse.Namespace) -> None:
         raise SystemExit(
             f"--devices {max(options.devices)}: there are {len(devices)} only"
         )
-    if unknown := set(options.kinds) - PER_DEVICE.keys():
-        raise SystemExit(f"--kinds {unknown}: {', '.join(PER_DEVICE)} are known")
     sizes = {kind: options.batch or PER_DEVICE[kind] for kind in options.kinds}
     plans = {kind: settings_of(options, kind, each) for kind, each in sizes.items()}
     results: dict[str, Any] = {}
@@ -70,7 +68,7 @@ def _compare_with_first(found: list[dict[str, Any]]) -> None:
 
 def _report(options: argparse.Namespace, results: dict[str, Any]) -> None:
     about = facts()
-    path = file_of(options.out, f"step-{options.mode}", about["date"])
+    path = file_of(options.out, options.file, about["date"])
     held = merge(path, results, sys.argv)
     bars = {name: found["efficiency"] for name, found in held.items()}
     title = f"weak scaling, global negatives, {about['devices']}"

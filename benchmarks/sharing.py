@@ -68,7 +68,7 @@ def _costs(run: Run, steps: range) -> dict[str, Any]:
 
 def _report(options: argparse.Namespace, found: dict[str, Any]) -> None:
     about = facts()
-    path = file_of(options.out, f"step-{options.mode}", about["date"])
+    path = file_of(options.out, options.file, about["date"])
     name = f"{found['parameters'] / 1e9:.2f} billion parameters, fsdp {options.devices}"
     if limit := (jax.devices()[0].memory_stats() or {}).get("bytes_limit"):
         name += f", {limit / 2**30:.0f} GiB a device"

@@ -15,17 +15,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from checks import at_least, positive, writable
-from comparison import compare
+from checks import at_least, positive, probability, seconds, writable
+from comparison import WIDTHS, compare
 from memory import measure_memory
 from reporting import RESULTS
-from scaling import scale
+from scaling import PER_DEVICE, scale
 from sharing import share
 from texts import SHORTEST
 
 from cdejax.compilation import keep_compiled
 
-WIDTHS = 8
 MODES = {
     "biencoder": compare,
     "contextual": compare,
@@ -84,7 +83,12 @@ def contextual() -> argparse.ArgumentParser:
     group = argparse.ArgumentParser(add_help=False)
     add = group.add_argument
     add("--context", type=positive, help="documents; default: 512, or the batch")
-    add("--sequence-dropout", type=float, default=0.005, help="of context documents")
+    add(
+        "--sequence-dropout",
+        type=probability,
+        default=0.005,
+        help="of context documents",
+    )
     return group
 
 
@@ -93,7 +97,7 @@ def compared() -> argparse.ArgumentParser:
     group = argparse.ArgumentParser(add_help=False)
     add = group.add_argument
     add("--peer", action="store_true", help="PyTorch's step, too")
-    add("--peer-seconds", type=float, default=220.0)
+    add("--peer-seconds", type=seconds, default=220.0)
     add("--profile", type=writable, help="folder for a trace of two more steps")
     return group
 
@@ -135,8 +139,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options, rest = root.parse_known_args(arguments)
     if rest:
         modes.choices[options.mode].error(
-            f"{options.mode} has no use for {' '.join(rest)}; leave it out, or see "
-            "--help"
+            f"{options.mode} has no use for {' '.join(rest)} here; options follow "
+            f"the mode, and {options.mode} --help lists its own"
         )
     return options
 
@@ -146,7 +150,12 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
+    names = tuple(part.strip() for part in text.split(","))
+    if unknown := [name for name in names if name not in PER_DEVICE]:
+        raise argparse.ArgumentTypeError(
+            f"{unknown[0]!r}: give some of {', '.join(PER_DEVICE)}"
+        )
+    return names
 
 
 def main() -> None:
@@ -155,7 +164,8 @@ def main() -> None:
     for name, value in sizes.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
-    options.usual = sizes
+    options.usual = {**sizes, "seed": 0}
+    options.file = "-".join(["step", options.mode, *["toy"] * options.toy])
     if "steps" in options and options.steps < 5 and not options.toy:
         raise SystemExit(f"--steps {options.steps}: at least 5 are needed")
     if options.compilation_cache:

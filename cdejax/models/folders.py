@@ -22,7 +22,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path.parent}: no {path.name} there; is it a model folder?")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from None
     if not isinstance(value, dict):
         raise ValueError(f"{path}: a JSON object was expected, not {value!r:.60}")

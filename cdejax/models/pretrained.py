@@ -115,6 +115,7 @@ def _biencoder(
         config = _limited(config, layers, source)
         tensors = first_layers(tensors, layers)
 
+    _check_depth(config.num_hidden_layers, len(tensors), source)
     encoder = _abstract(
         lambda: make_encoder(config, nnx.Rngs(0), dtype, remat=remat), source
     )
@@ -140,6 +141,8 @@ def _contextual(
     config = contextual_config(raw, null, source)
     _warn_of(config, str(folder))
 
+    depth = first.num_hidden_layers + second.num_hidden_layers
+    _check_depth(depth, len(tensors), source)
     context = Context.load(folder) if raw.get("baked_context") else None
 
     def build() -> ContextualEncoder:
@@ -154,6 +157,15 @@ def _contextual(
         tensors["second_stage_model.context"] = context.vectors
     load_state_dict(model, tensors, source=str(weights_file(folder)))
     return model
+
+
+def _check_depth(layers: int, tensors: int, source: str) -> None:
+    """Refuses far more layers than there are weights, before they are all built."""
+    if layers > tensors:
+        raise ValueError(
+            f"{source}: num_hidden_layers is {layers}, but the weights have {tensors} "
+            "tensors in all; copy both from one checkpoint"
+        )
 
 
 def _abstract(build: Callable[[], M], source: str) -> M:

@@ -190,7 +190,7 @@ def _check_flags(raw: dict[str, Any], path: Path) -> None:
 
 
 def _warn_of_unknown(raw: dict[str, Any], kind: str, path: Path) -> None:
-    """Says which settings of a module mean nothing, here as to its own class."""
+    """Says which settings of a module mean nothing here."""
     unknown = [
         key for key, value in raw.items() if value and key not in _SETTINGS[kind]
     ]

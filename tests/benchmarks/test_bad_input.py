@@ -19,6 +19,7 @@ ours: Any = importlib.import_module("ours")
 scaling: Any = importlib.import_module("scaling")
 texts: Any = importlib.import_module("texts")
 
+OFF = ("1", "-1", "nan", "inf", "a")
 PEERS = ("--peer", "--peer-seconds", "--profile")
 CONTEXTS = ("--context", "--sequence-dropout")
 NO_USE = {
@@ -70,14 +71,27 @@ def test_numbers_are_checked(mode, option, value, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        *((f"contextual --sequence-dropout {x}", "from 0 to below 1") for x in OFF),
+        *((f"biencoder --peer-seconds {x}", "of seconds above 0") for x in OFF[1:]),
+        ("biencoder --seed 99999999999999999999", "from 0 on, at most 2147483647"),
+        ("scaling --kinds large", "'large': give some of biencoder, contextual"),
+        ("--toy biencoder", "no use for --toy here; options follow the mode"),
+    ],
+)
+def test_other_values_are_checked(arguments, message, monkeypatch, capsys):
+    assert line_of(step.main, monkeypatch, *arguments.split()) == "2"
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
     ("mode", "option"), [(m, o) for m in NO_USE for o in NO_USE[m]]
 )
 def test_options_without_a_use_are_refused(mode, option, monkeypatch, capsys):
     assert line_of(step.main, monkeypatch, mode, "--toy", option, "2") == "2"
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said.endswith(
-        f"{mode} has no use for {option} 2; leave it out, or see --help"
-    )
+    assert f"{mode} has no use for {option} 2 here; options follow the mode" in said
 
 
 @pytest.mark.parametrize("mode", step.MODES)

@@ -34,7 +34,7 @@ def step(mode, out, *arguments):
         env=environment,
     )
     assert done.returncode == 0, done.stderr
-    (file,) = out.glob(f"step-{mode}-cpu-*.json")
+    (file,) = out.glob(f"step-{mode}-toy-cpu-*.json")
     assert file.with_suffix(".png").is_file()
     return done.stdout, json.loads(file.read_text())["results"]
 
@@ -59,10 +59,15 @@ def test_results_of_other_texts_stand_beside(tmp_path):
     np.save(tmp_path / "real.npy", np.full((9, 2), 5))
     step("biencoder", tmp_path, *SHORT)
     lengths = ("--lengths", str(tmp_path / "real.npy"))
-    _, results = step("biencoder", tmp_path, *SHORT, "--batch", "16", *lengths)
+    step("biencoder", tmp_path, *SHORT, "--batch", "16", *lengths)
+    other = ("--seed", "1", "--max-widths", "2")
+    _, results = step("biencoder", tmp_path, *SHORT, *other)
     ours = "cdejax, packed rows"
-    assert set(results) == {ours, f"{ours}, batch 16, lengths of real.npy"}
-    assert results[ours]["lengths"]["means"] != [5.0, 5.0]
+    assert set(results) == {
+        ours,
+        f"{ours}, batch 16, lengths of real.npy",
+        f"{ours}, max widths 2, seed 1",
+    }
 
 
 @pytest.mark.slow

@@ -192,3 +192,24 @@ def test_numbers_of_contextual_models(change, said, tmp_path):
 def test_sizes_that_make_no_sense_together(encoder, config, said):
     with pytest.raises(ValueError, match=said):
         encoder(config, nnx.Rngs(0))
+
+
+def test_settings_that_only_sound_like_a_dropout_are_left_alone():
+    raw = config_dict(Bert(BertConfig(40, 16, 1, 2, 24), nnx.Rngs(0)))
+    odd = {"disable_dropout": True, "use_dropout": False, "layer_dropout": [0, 2]}
+    assert fill(BertConfig, raw | odd, FILE) == fill(BertConfig, raw, FILE)
+
+
+def test_far_more_layers_than_weights_are_refused_at_once(tmp_path):
+    model = Bert(BertConfig(40, 16, 1, 2, 24), nnx.Rngs(0))
+    raw = config_dict(model) | {"num_hidden_layers": 2**31 - 1}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    save_file(to_state_dict(model), tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="num_hidden_layers is 2147483647, but the"):
+        from_pretrained(tmp_path)
+
+
+def test_json_nested_too_deeply_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"config\.json: not valid JSON"):
+        from_pretrained(tmp_path)

@@ -126,6 +126,8 @@ def test_the_keys_of_transformers_4_and_5_are_read():
     ours = read({**RAW, **old, "local_rope_theta": 7000}, "config.json")
     assert (ours.global_attn_every_n_layers, ours.global_rope_theta) == (2, 9e4)
     assert ours.local_rope_theta == 7000.0
+    same = read({**RAW, **old, "local_rope_theta": None}, "config.json")
+    assert same.local_rope_theta == 9e4  # transformers 4: as the global one
     new = write(ours)
     assert new["layer_types"] == ["full_attention", "sliding_attention"] * 2
     assert read(new, "config.json") == ours
@@ -144,6 +146,7 @@ def test_the_keys_of_transformers_4_and_5_are_read():
         ({"hidden_activation": "silu"}, "hidden_activation: 'silu'"),
         ({"global_attn_every_n_layers": 0}, "is 0, not a whole number from 1 to"),
         ({"layer_types": ["sliding_attention"] * 4}, "layer_types is"),
+        ({"layer_types": ["full_attention"]}, "layer_types has 1 entries"),
         ({"rope_parameters": {"rope_theta": 1e4}}, r"has keys \['rope_theta'\]"),
         (
             {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},

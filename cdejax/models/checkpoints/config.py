@@ -39,7 +39,8 @@ def fill(
     if missing:
         raise ValueError(f"{source}: keys missing: {', '.join(missing)}")
     for key in filter(_DROPOUT.fullmatch, raw):
-        optional(raw, key, 0.0, source)
+        if not isinstance(raw[key], bool | list | dict):  # some other setting
+            optional(raw, key, 0.0, source)
     values = {
         field.name: typed(raw[key], field.default, key, source)
         for field in fields
@@ -111,8 +112,9 @@ def rotary_base(
       default: the base where neither is said.
       source: the file, for messages.
     """
-    before = optional(raw, old, default, source)
-    return optional(rope, "rope_theta", before, f"{source}: {place}")
+    if rope.get("rope_theta") is None:
+        return optional(raw, old, default, source)
+    return typed(rope["rope_theta"], default, "rope_theta", f"{source}: {place}")
 
 
 def require(raw: Raw, fixed: Raw, source: str) -> None:

@@ -44,11 +44,13 @@ def _bases(raw: Raw, source: str) -> dict[str, Any]:
             f"{source}: rope_parameters has keys {sorted(rope)}; a ModernBERT has one "
             f"entry each for {' and '.join(_BASES)}"
         )
-    bases = {}
+    bases: dict[str, Any] = {}
     for kind, old in _BASES.items():
         parameters = optional(rope, kind, {}, f"{source}: rope_parameters")
         place, default = f"rope_parameters: {kind}", getattr(ModernBertConfig, old)
         require(parameters, _ROPE_FIXED, f"{source}: {place}")
+        if bases and raw.get(old, default) is None:  # transformers 4: as the global one
+            default = bases[_BASES["full_attention"]]
         bases[old] = rotary_base(raw, parameters, place, old, default, source)
     return bases
 
@@ -59,6 +61,11 @@ def _rhythm(raw: Raw, source: str) -> dict[str, int]:
     default = ModernBertConfig.global_attn_every_n_layers
     every = optional(raw, key, default, source)
     types = optional(raw, "layer_types", [], source)
+    if types and len(types) != raw.get("num_hidden_layers", len(types)):
+        raise ValueError(
+            f"{source}: layer_types has {len(types)} entries, num_hidden_layers is "
+            f"{raw['num_hidden_layers']!r}; it needs one for each layer"
+        )
     for n in (every, *range(1, len(types) + 1)):
         if _layer_types(n, len(types)) == types:
             return {key: n}
