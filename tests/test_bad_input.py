@@ -721,7 +721,7 @@ FULL = {
     "tokenizer": ("pathlib.Path.write_text", "tokenize", new_output),
     "arrays": ("numpy.save", "pack", new_output),
     "metrics": ("cdejax.training.metrics.MetricsLog._write", "train", new_run),
-    "recipe of a run": ("cdejax.training.loop.write_json", "train", new_run),
+    "recipe of a run": ("cdejax.training.run_folder.write_json", "train", new_run),
     "export": ("safetensors.numpy.save_file", "export", lambda place: []),
     "lock": ("os.write", "pairs", new_output),
 }
