@@ -13,6 +13,7 @@ from typing import Any
 from cdejax.artifacts import explain
 
 _MOST = 2**31 - 1
+"""Seeds and sizes are 32-bit numbers in JAX."""
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -20,7 +20,7 @@ from figures import (
     step_lengths,
 )
 from flops import ceiling, useful_flops
-from ours import Run, Settings, prepare
+from ours import DROPOUT, WIDTHS, Run, Settings, prepare
 from peer_process import peer_figures, run_peer, setting_name
 from reporting import file_of
 from step_report import draw, facts, merge, step_table, trace_tables
@@ -31,8 +31,13 @@ from cdejax.compilation import Compilations
 
 WARM_UP = 3
 """Steps before those that are measured; the first compiles."""
-WIDTHS = 8
-"""Of padded rows at most, unless told otherwise."""
+OURS = {
+    "chunk_tokens": None,
+    "keep": None,
+    "max_widths": WIDTHS,
+    "sequence_dropout": DROPOUT,
+}
+"""What our step has a say in, and what it is unless told otherwise."""
 PEER_STEPS = 6
 """Steps of a peer's setting; the first warms up."""
 MEANS = {"biencoder": (9, 79), "large": (9, 79), "contextual": (11, 140)}
@@ -58,7 +63,8 @@ def compare(options: argparse.Namespace) -> None:
     if options.profile:
         ours["trace"] = trace(run, range(total, total + 2), options.profile)
     texts = _texts(options)
-    results = {", ".join([*_chosen(options), *texts]): ours}
+    rows = f"cdejax, {options.rows} rows"
+    results = {", ".join([rows, *_chosen(options), *texts]): ours}
     results |= {
         ", ".join([name, *texts]): found
         for name, found in _peer_results(run, world, peers).items()
@@ -220,24 +226,31 @@ def _report(
     step_table(results, title)
 
 
+def variations(options: argparse.Namespace) -> list[str]:
+    """What a result's name says of settings that are not as usual.
+
+    Results of a file must not take each other's place.
+    """
+    rows = [] if options.rows == "packed" else [f"{options.rows} rows"]
+    return [*rows, *_chosen(options), *_texts(options)]
+
+
 def _chosen(options: argparse.Namespace) -> list[str]:
-    """Ours, and what of it was not left to training."""
-    names = ("chunk_tokens", "keep")
-    if options.max_widths != WIDTHS:
-        names = (*names, "max_widths")
-    given = [name for name in names if getattr(options, name) is not None]
-    chosen = [f"{name.replace('_', ' ')} {getattr(options, name)}" for name in given]
-    return [f"cdejax, {options.rows} rows", *chosen]
+    """What of our step was not left to training."""
+    return _unusual(options, OURS)
 
 
 def _texts(options: argparse.Namespace) -> list[str]:
-    """What of the texts is not as usual: results of a file must not mix them."""
-    usual = options.usual | {"context": None}
-    names = [n for n, value in usual.items() if getattr(options, n) != value]
-    found = [f"{name.replace('_', ' ')} {getattr(options, name)}" for name in names]
+    """What of the texts is not as usual."""
+    found = _unusual(options, options.usual | {"context": None})
     if options.lengths is not None:
         found.append(f"lengths of {Path(options.lengths).name}")
     return found
+
+
+def _unusual(options: argparse.Namespace, usual: dict[str, Any]) -> list[str]:
+    names = [n for n, value in usual.items() if getattr(options, n) != value]
+    return [f"{name.replace('_', ' ')} {getattr(options, name)}" for name in names]
 
 
 def _same_texts(one: dict[str, str], other: dict[str, str]) -> bool:

@@ -68,7 +68,7 @@ class Options:
     """First part of the files' names in benchmarks/results, before card and date."""
 
 
-TOY = Options(toy=True, count=600, batch_sizes=(8, 32), repeats=2)
+TOY = Options(toy=True, count=600, batch_sizes=(8, 32), repeats=2, name="encode-toy")
 
 
 def parse(arguments: Sequence[str]) -> Options:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from comparison import settings_of
+from comparison import settings_of, variations
 from encoders import vocabulary
 from figures import peak_bytes, shapes
 from ours import Settings, prepare
@@ -33,7 +33,8 @@ def measure_memory(options: argparse.Namespace) -> None:
     found = _measure(settings, options.batch, options.max_length)
     about = facts()
     path = file_of(options.out, options.file, about["date"])
-    name = f"{options.batch:,} pairs of {options.max_length} tokens, {options.rows}"
+    name = f"{options.batch:,} pairs of {options.max_length} tokens"
+    name = ", ".join([name, *variations(options)])
     merge(path, {name: found}, sys.argv)
     sizes = {f"step: {k}": v for k, v in found["step"].items()}
     sizes |= {f"loss alone: {k}": v for k, v in found["loss"].items()}

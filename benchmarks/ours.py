@@ -28,6 +28,10 @@ from cdejax.training.sharding import make_mesh
 from cdejax.training.start import first_state
 from cdejax.training.step import Kept, LossSettings, State, put_batch, train_step
 
+WIDTHS = 8
+"""Of padded rows at most, unless told otherwise."""
+DROPOUT = 0.005
+"""Of a context's documents, unless told otherwise."""
 THREADS = 4
 """Reader threads, as `training.read_threads` has it."""
 
@@ -44,7 +48,7 @@ class Settings:
     """None: as training chooses."""
     keep: int | None = None
     """The same."""
-    max_widths: int = 8
+    max_widths: int = WIDTHS
     temperature: float = 0.05
     sequence_dropout: float = 0.0
     seed: int = 0

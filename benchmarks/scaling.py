@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import jax
-from comparison import WARM_UP, measure, settings_of, texts_of
+from comparison import WARM_UP, measure, settings_of, texts_of, variations
 from ours import Settings
 from reporting import file_of
 from step_report import draw, facts, merge, rows_table
@@ -30,7 +30,9 @@ def scale(options: argparse.Namespace) -> None:
     results: dict[str, Any] = {}
     for kind, each in sizes.items():
         for count in options.devices:
-            name = f"{kind}, {count} x {each:,} pairs"
+            name = ", ".join(
+                [f"{kind}, {count} x {each:,} pairs", *variations(options)]
+            )
             print(name, flush=True)
             results[name] = _measure(
                 options, plans[kind], each * count, devices[:count]

@@ -9,7 +9,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from comparison import WARM_UP, matrix_ceiling, measure, settings_of, texts_of
+from comparison import (
+    WARM_UP,
+    matrix_ceiling,
+    measure,
+    settings_of,
+    texts_of,
+    variations,
+)
 from encoders import build
 from flax import nnx
 from ours import Run
@@ -72,6 +79,7 @@ def _report(options: argparse.Namespace, found: dict[str, Any]) -> None:
     name = f"{found['parameters'] / 1e9:.2f} billion parameters, fsdp {options.devices}"
     if limit := (jax.devices()[0].memory_stats() or {}).get("bytes_limit"):
         name += f", {limit / 2**30:.0f} GiB a device"
+    name = ", ".join([name, *variations(options)])
     held = merge(path, {name: found}, sys.argv)
     rates = {key: entry["pairs_per_second"]["median"] for key, entry in held.items()}
     draw(path.with_suffix(".png"), rates, "pairs a second", about["devices"])

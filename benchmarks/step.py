@@ -16,8 +16,9 @@ import argparse
 from collections.abc import Sequence
 
 from checks import at_least, positive, probability, seconds, writable
-from comparison import WIDTHS, compare
+from comparison import compare
 from memory import measure_memory
+from ours import DROPOUT, WIDTHS
 from reporting import RESULTS
 from scaling import PER_DEVICE, scale
 from sharing import share
@@ -86,7 +87,7 @@ def contextual() -> argparse.ArgumentParser:
     add(
         "--sequence-dropout",
         type=probability,
-        default=0.005,
+        default=DROPOUT,
         help="of context documents",
     )
     return group
@@ -132,7 +133,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     # Modes share code that reads these, whether they have a use for them or not.
-    root.set_defaults(context=None, max_widths=WIDTHS)
+    unused = {"context": None, "lengths": None}
+    root.set_defaults(max_widths=WIDTHS, sequence_dropout=DROPOUT, **unused)
     modes = root.add_subparsers(dest="mode", required=True)
     for mode, groups in OPTIONS.items():
         modes.add_parser(mode, parents=[group() for group in groups])

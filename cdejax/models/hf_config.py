@@ -42,7 +42,7 @@ def encoder_config(raw: Raw, source: str) -> Any:
 
     Raises:
       ValueError: another architecture, a variant that we do not compute, a size that is
-        missing, or a value of the wrong type.
+        missing, or a value that `typed` refuses.
     """
     return architecture(raw, source).read(raw, source)
 
@@ -86,8 +86,8 @@ def contextual_config(raw: Raw, null_embedding: bool, source: str) -> Contextual
       source: its name, for messages.
 
     Raises:
-      ValueError: a key is missing or of the wrong type, or a variant that we do not
-        compute.
+      ValueError: a key is missing, a value is one that `typed` refuses, or a variant
+        that we do not compute.
     """
     require(raw, _CONTEXTUAL_FIXED, source)
     fields = {f.name: f for f in dataclasses.fields(ContextualConfig)}

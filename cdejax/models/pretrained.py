@@ -141,8 +141,8 @@ def _contextual(
     config = contextual_config(raw, null, source)
     _warn_of(config, str(folder))
 
-    depth = first.num_hidden_layers + second.num_hidden_layers
-    _check_depth(depth, len(tensors), source)
+    depth = max(first.num_hidden_layers, second.num_hidden_layers)
+    _check_depth(depth, len(tensors), f"{source}: backbone_config")
     context = Context.load(folder) if raw.get("baked_context") else None
 
     def build() -> ContextualEncoder:

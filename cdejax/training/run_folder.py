@@ -55,7 +55,7 @@ def claim_run(folder: Path, config: Config, inputs: Inputs) -> None:
             "folder to train anew."
         )
     else:
-        recipe = recipe_of(config, inputs)
+        recipe = _recipe(config, inputs)
         write_json(folder / RUN, {"fingerprint": fingerprint(recipe), "recipe": recipe})
 
 
@@ -70,7 +70,7 @@ def check_run(folder: str | Path, config: Config, inputs: Inputs) -> None:
         raise ValueError(f"{folder}: not trained; run `cdejax train` first")
     held = read_json(path)
     found = held.get("recipe") if isinstance(held, dict) else None
-    if changed := sorted(_differences(found, recipe_of(config, inputs))):
+    if changed := sorted(_differences(found, _recipe(config, inputs))):
         raise ValueError(
             f"{folder}: holds a run of another recipe or of other data (differs in "
             f"{', '.join(changed)}). Choose another `name` or `output`, or remove the "
@@ -98,7 +98,7 @@ def _saved_steps(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
 
 
-def recipe_of(config: Config, inputs: Inputs) -> dict[str, Any]:
+def _recipe(config: Config, inputs: Inputs) -> dict[str, Any]:
     """Everything that decides a run's parameters."""
     training = jsonable(config.training)
     for name in _LOOKING:

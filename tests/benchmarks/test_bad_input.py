@@ -111,6 +111,10 @@ def documented():
         yield from re.findall(rf"step\.py ((?:{'|'.join(step.MODES)}){option}*)", text)
 
 
+def test_every_mode_is_documented():
+    assert {line.split()[0] for line in documented()} == set(step.MODES)
+
+
 @pytest.mark.parametrize("line", sorted(set(documented())))
 def test_documented_commands_are_read(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

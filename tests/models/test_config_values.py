@@ -209,6 +209,20 @@ def test_far_more_layers_than_weights_are_refused_at_once(tmp_path):
         from_pretrained(tmp_path)
 
 
+def test_far_more_layers_of_a_contextual_model(tmp_path):
+    backbone = NomicBertConfig(40, 16, 1, 2, 24)
+    rngs = nnx.Rngs(0)
+    first, second = NomicBert(backbone, rngs), NomicBert(backbone, rngs)
+    config = ContextualConfig(context_size=2)
+    model = ContextualEncoder(config, first, second, rngs)
+    raw = config_dict(model)
+    raw["backbone_config"]["num_hidden_layers"] = 9999
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    save_file(to_state_dict(model), tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="backbone_config: num_hidden_layers is 9999"):
+        from_pretrained(tmp_path)
+
+
 def test_json_nested_too_deeply_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match=r"config\.json: not valid JSON"):

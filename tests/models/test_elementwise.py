@@ -115,6 +115,15 @@ def test_activation(name, dtype, tolerance):
         same(ours, plain, (x, y), tolerance=tolerance, cotangent=cotangent)
 
 
+@pytest.mark.parametrize("name", ["geglu", "swiglu", "tanh_geglu"])
+def test_far_out_the_slope_is_one_or_none(name):
+    """Where a saturated function's rounding would be multiplied by its argument."""
+    ours, plain = ACTIVATIONS[name]
+    x = jnp.asarray([-1e4, -300.0, -40.0, -12.0, 12.0, 40.0, 300.0, 1e4])
+    ones = jnp.ones_like(x)
+    same(ours, plain, (x, ones), tolerance=1e-6, cotangent=ones)
+
+
 def test_extreme_inputs_stay_finite():
     x = jnp.asarray([-1e12, -1e4, -40.0, 0.0, 40.0, 1e4, 1e12])
     for name, (ours, _) in ACTIVATIONS.items():

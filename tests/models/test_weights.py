@@ -280,8 +280,8 @@ def test_all_mismatches_are_reported_at_once():
         "embeddings.LayerNorm.bias (16,), encoder.layer.1.output.dense.bias (16,); "
         "1 unexpected: classifier.weight (2, 16); 1 of another shape: "
         "encoder.layer.0.output.dense.weight is (16, 25), not (16, 24); 1 not of "
-        "floats: embeddings.LayerNorm.weight is int8). The sizes in config.json are "
-        "not those of these weights: copy both from one checkpoint"
+        "floats: embeddings.LayerNorm.weight is int8). They seem to be quantised: save "
+        "them in float32, bfloat16 or float16, without quantisation"
     )
     assert_equal(to_state_dict(model), before)
 

@@ -59,7 +59,7 @@ def _first(names: Sequence[str]) -> str:
 
 def _advice(kinds: set[str]) -> str:
     """The likely cause of some kinds of fault, and the remedy."""
-    if kinds == {_TYPE}:
+    if _TYPE in kinds:  # scales beside them are unexpected, packed ones of other shape
         return (
             "They seem to be quantised: save them in float32, bfloat16 or float16, "
             "without quantisation"
