@@ -185,7 +185,7 @@ def _check_flags(raw: dict[str, Any], path: Path) -> None:
                 f"{path}: {key} is {value!r:.60}, a pooling that cdejax does not know; "
                 f"it computes {', '.join(FLAGS.values())}"
             )
-        if value is not None and not isinstance(value, bool):
+        if value not in (True, False, None):  # 1 and 0 are read as flags there, too
             raise ValueError(f"{path}: {key} is {value!r:.60}, not true or false")
 
 
