@@ -9,11 +9,14 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Tiny models run in no time, but compiling them is most of the test suite's: least is
-# asked of LLVM, and XLA's older emitters take half as long as its newer ones.
+# asked of LLVM, and XLA's older emitters take half as long as its newer ones. Eight
+# devices on a busy machine may wait for each other for longer than the 40 seconds after
+# which XLA aborts the process.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 "
-    "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters",
+    "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters "
+    "--xla_cpu_collective_call_terminate_timeout_seconds=300",
 )
 
 import jax

@@ -78,15 +78,14 @@ def step_gradients(
     kept = kept_chunks(maker) if kept else Kept()
     settings = dataclasses.replace(SETTINGS, ring=ring)
     run = jax.jit(loss_and_gradients(graphdef, mesh, settings, kept))
-    params = put_state(params, mesh)
     batch = put_batch(maker.step(step), mesh)
-    metrics, gradients = run(params, batch, KEY)
+    metrics, gradients = run(put_state(params, mesh), batch, KEY)
     return (graphdef, params, maker), metrics, gradients
 
 
 @pytest.fixture(scope="module")
 def reference():
-    """Loss and gradients of the plain loop, once per case."""
+    """Loss and gradients of the plain loop on one device, once per case."""
     known = {}
 
     def compute(case, model):
