@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from cdejax.artifacts import explain
 
 _MOST = 2**31 - 1
 """Seeds and sizes are 32-bit numbers in JAX."""
+
+
+def refuse(message: str) -> NoReturn:
+    """Ends the program as argparse does: one line on stderr, exit code 2."""
+    print(message, file=sys.stderr)
+    raise SystemExit(2)
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -67,9 +74,7 @@ def check_least(options: Any, least: int, *names: str) -> None:
         numbers = value if isinstance(value, tuple) else (value,)
         if not numbers or any(n is not None and n < least for n in numbers):
             given = " ".join(map(str, numbers))
-            raise SystemExit(
-                f"--{name.replace('_', '-')} {given}: give {least} or more"
-            )
+            refuse(f"--{name.replace('_', '-')} {given}: give {least} or more")
 
 
 def check_peer(peer: str, **packages: str) -> None:
@@ -83,7 +88,7 @@ def check_peer(peer: str, **packages: str) -> None:
     """
     missing = [name for module, name in packages.items() if find_spec(module) is None]
     if missing:
-        raise SystemExit(
+        refuse(
             f"--peer {peer}: {' and '.join(missing)} is not installed; "
             f"`pip install {' '.join(missing)}`, or give --peer none"
         )
@@ -95,6 +100,6 @@ def told_of(option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SystemExit(f"{option} {explain(error)}") from None
+        refuse(f"{option} {explain(error)}")
     except ValueError as error:
-        raise SystemExit(f"{option} {error}") from None
+        refuse(f"{option} {error}")

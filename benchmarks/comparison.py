@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from checks import told_of
+from checks import refuse, told_of
 from encoders import Kind, vocabulary
 from figures import (
     compilation_figures,
@@ -75,20 +75,19 @@ def compare(options: argparse.Namespace) -> None:
 def settings_of(options: argparse.Namespace, kind: Kind, batch: int) -> Settings:
     """The command line's settings for one kind of encoder.
 
-    Raises:
-      SystemExit: more context than a batch has documents, or a peer is asked for
-        whose context is not the batch's documents.
+    Ends the program if the context is more than a batch has documents, or not all of
+    them where a peer is asked for.
     """
     context = 0
     if kind == "contextual":
         context = min(512, batch) if options.context is None else options.context
         if context > batch:
-            raise SystemExit(
+            refuse(
                 f"--context {context}: it is drawn from a batch's documents; give at "
                 f"most the batch, {batch}"
             )
         if getattr(options, "peer", False) and context != batch:
-            raise SystemExit(
+            refuse(
                 f"--context {context}: the peer's context is the batch's own "
                 f"documents; set it to the batch, {batch}, or leave out --peer"
             )

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 import tyro
-from checks import check_least, check_peer
+from checks import check_least, check_peer, refuse
 from reporting import RESULTS, environment, file_of, save
 
 from cdejax.clustering import jax_kmeans
@@ -233,7 +233,7 @@ def check(options: Options) -> None:
     check_least(options, 1, *sizes)
     check_least(options, 0, "seed")
     if options.k > options.rows:
-        raise SystemExit(
+        refuse(
             f"--k {options.k}: more centroids than --rows {options.rows}; give fewer"
         )
     if options.peer == "faiss":

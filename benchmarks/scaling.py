@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import jax
+from checks import refuse
 from comparison import WARM_UP, measure, settings_of, texts_of, variations
 from ours import Settings
 from reporting import file_of
@@ -22,9 +23,7 @@ EFFICIENCIES = {
 def scale(options: argparse.Namespace) -> None:
     devices = jax.devices()
     if max(options.devices) > len(devices):
-        raise SystemExit(
-            f"--devices {max(options.devices)}: there are {len(devices)} only"
-        )
+        refuse(f"--devices {max(options.devices)}: there are {len(devices)} only")
     sizes = {kind: options.batch or PER_DEVICE[kind] for kind in options.kinds}
     plans = {kind: settings_of(options, kind, each) for kind, each in sizes.items()}
     results: dict[str, Any] = {}

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from checks import refuse
 from comparison import (
     WARM_UP,
     matrix_ceiling,
@@ -31,9 +32,9 @@ def share(options: argparse.Namespace) -> None:
     """Trains the large BERT, its parameters shared by all devices asked for."""
     devices, total = jax.devices()[: options.devices], WARM_UP + options.steps
     if len(devices) < options.devices:
-        raise SystemExit(f"--devices {options.devices}: there are {len(devices)} only")
+        refuse(f"--devices {options.devices}: there are {len(devices)} only")
     if options.batch % options.devices:
-        raise SystemExit(
+        refuse(
             f"--batch {options.batch}: {options.devices} devices cannot share it "
             "equally; give a multiple"
         )

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from checks import at_least, positive, probability, seconds, writable
+from checks import at_least, positive, probability, refuse, seconds, writable
 from comparison import compare
 from memory import measure_memory
 from ours import DROPOUT, WIDTHS
@@ -169,7 +169,7 @@ def main() -> None:
     options.usual = {**sizes, "seed": 0}
     options.file = "-".join(["step", options.mode, *["toy"] * options.toy])
     if "steps" in options and options.steps < 5 and not options.toy:
-        raise SystemExit(f"--steps {options.steps}: at least 5 are needed")
+        refuse(f"--steps {options.steps}: at least 5 are needed")
     if options.compilation_cache:
         keep_compiled(options.compilation_cache)
     MODES[options.mode](options)
