@@ -19,11 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    import jax
-    from jax.sharding import Mesh
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -254,71 +250,6 @@ def agree(fine: bool) -> bool:
     from jax.experimental import multihost_utils
 
     return bool(multihost_utils.process_allgather(np.asarray(fine)).all())
-
-
-def replicate(tree: T, mesh: Mesh) -> T:
-    """Arrays that every process has alike, as global arrays on all devices of a mesh.
-
-    Args:
-      tree: arrays or random keys.
-      mesh: of all processes' devices.
-    """
-    import jax
-    from jax.sharding import NamedSharding, PartitionSpec
-
-    same = NamedSharding(mesh, PartitionSpec())
-    return distribute(tree, jax.tree.map(lambda _: same, tree))
-
-
-def distribute(tree: T, shardings: Any) -> T:
-    """Copies of arrays that every process has alike, as global arrays.
-
-    An array at a time, and no device gets more of it than its part.
-
-    Args:
-      tree: arrays or random keys.
-      shardings: a pytree of the same structure.
-    """
-    import jax
-    import numpy as np
-
-    def put(x: Any, sharding: Any) -> jax.Array:
-        if processes() == 1:
-            return jax.device_put(x, sharding, may_alias=False)
-        if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
-            data, impl = put(jax.random.key_data(x), sharding), jax.random.key_impl(x)
-            return jax.random.wrap_key_data(data, impl=impl)
-        host = np.asarray(x)
-        part = lambda index: host[index]  # noqa: E731
-        return jax.make_array_from_callback(host.shape, sharding, part)
-
-    return jax.tree.map(put, tree, shardings)
-
-
-def whole_arrays(tree: Any) -> Any:
-    """Global arrays as arrays of this process's own; all processes call this.
-
-    An array that is sharded over the devices of several processes is gathered first. A
-    process that is alone gets the tree back as it is.
-    """
-    if processes() == 1:
-        return tree
-    import jax
-    from jax.sharding import NamedSharding, PartitionSpec
-
-    def everywhere(x: jax.Array) -> NamedSharding:
-        assert isinstance(x.sharding, NamedSharding)
-        return NamedSharding(x.sharding.mesh, PartitionSpec())
-
-    # One program, when nothing else runs: processes that run several programs at a time
-    # can wait for each other in different ones.
-    gather = jax.jit(_same, out_shardings=jax.tree.map(everywhere, tree))
-    whole = jax.block_until_ready(gather(jax.block_until_ready(tree)))
-    return jax.tree.map(lambda x: x.addressable_data(0), whole)
-
-
-def _same(x: T) -> T:
-    return x
 
 
 @contextlib.contextmanager

@@ -9,14 +9,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from cdejax import distributed
-from cdejax.distributed import (
-    barrier,
-    from_main,
-    main_first,
-    main_only,
-    replicate,
-    whole_arrays,
-)
+from cdejax.distributed import barrier, from_main, main_first, main_only
+from cdejax.training.global_arrays import replicate, whole_arrays
 
 
 def say(name, value):

@@ -20,16 +20,11 @@ from cdejax.artifacts import RUN, appears, exclusive, write_json
 from cdejax.compilation import Compilations
 from cdejax.config import Config
 from cdejax.data.loader import batches
-from cdejax.distributed import (
-    from_main,
-    is_main,
-    main_only,
-    replicate,
-    whole_arrays,
-)
+from cdejax.distributed import from_main, is_main, main_only
 from cdejax.progress import progress
 from cdejax.training.batches import Batch, BatchMaker, BatchSettings, filled
 from cdejax.training.checkpoint import Best, Checkpoints
+from cdejax.training.global_arrays import replicate, whole_arrays
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.metrics import MetricsLog
 from cdejax.training.optimizer import learning_rate, make_optimizer

@@ -21,8 +21,8 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
-from cdejax.distributed import distribute
 from cdejax.models import BiEncoder, ContextualEncoder, Encoder
+from cdejax.training.global_arrays import distribute
 from cdejax.typing import Device
 
 DATA, FSDP = "data", "fsdp"

@@ -19,10 +19,10 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from cdejax.distributed import replicate
 from cdejax.models import BiEncoder, ContextualEncoder
 from cdejax.training.batches import Batch
 from cdejax.training.cache import Chunks, Encode, encode_cached
+from cdejax.training.global_arrays import replicate
 from cdejax.training.loss import BLOCK, QueryTerms, info_nce
 from cdejax.training.relation import Duplicates
 from cdejax.training.ring import ring_info_nce
