@@ -21,7 +21,9 @@ from cdejax.training.metrics import read_metrics
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(os.environ["JAX_PLATFORMS"] != "cuda", reason="needs GPUs"),
+    pytest.mark.skipif(
+        os.environ["JAX_PLATFORMS"] != "cuda", reason="needs JAX_PLATFORMS=cuda"
+    ),
 ]
 KINDS = ("biencoder", "contextual")
 WRITE_RECIPE = """
@@ -109,18 +111,27 @@ def test_sharing_changes_nothing(recipe, kind, devices, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_it_starts_warm_and_ends_the_same(recipe, kind, devices, tmp_path):
     """With parameters shared by all cards and a cache of what was compiled."""
-    how = {"fsdp": devices, "compilation_cache": tmp_path / "compiled"}
+    # Steps of so small a model take no time, but checkpoints do.
+    how = {
+        "fsdp": devices,
+        "checkpoint_every": 2,
+        "compilation_cache": tmp_path / "compiled",
+    }
     cold = train(recipe, kind, tmp_path / "whole", **how)
     process = start(recipe, kind, tmp_path / "killed", **how)
     checkpoints = tmp_path / "killed" / "tiny" / kind / "checkpoints"
     while not (checkpoints / "4").is_dir():
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.01)
+    assert process.poll() is None, "the run ended before it could be killed"
     process.send_signal(signal.SIGKILL)
     process.communicate()
     warm = train(recipe, kind, tmp_path / "killed", **how)
     # The cold start has read, too: what it compiled twice.
     assert read_from_cache(warm) > read_from_cache(cold)
+    lines = read_metrics(tmp_path / "killed" / "tiny" / kind)
+    [resumed] = [x for x in lines if x.get("event") == "resume"]
+    assert 4 <= resumed["step"] < resumed["total_steps"]
     whole, killed = (losses(tmp_path / name, kind) for name in ("whole", "killed"))
     assert_same_losses(killed, whole)
 
