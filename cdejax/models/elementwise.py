@@ -1,4 +1,4 @@
-"""Norms and activations whose backward pass keeps their input alone.
+"""Norms, biases and activations whose backward pass keeps their input alone.
 
 They bound a step as much as its matrix products do: they move activations through
 memory and do little with them. Autodiff would keep their float32 intermediates as well,
@@ -16,6 +16,42 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+
+def add_bias(
+    x: Float[Array, "*rows dim"], bias: Float[Array, "dim"]
+) -> Float[Array, "*rows dim"]:
+    """`x + bias` in the dtype of `x`; gradients are summed over rows in float32.
+
+    Autodiff would sum them in the dtype of `x`: in bfloat16 such a sum loses all but
+    two digits, and stands still after some hundred summands of one sign.
+    """
+    return _biased(x, _like(bias, x))
+
+
+@jax.custom_vjp
+def _biased(
+    x: Float[Array, "*rows dim"], bias: Float[Array, "dim"]
+) -> Float[Array, "*rows dim"]:
+    return x + bias.astype(x.dtype)
+
+
+def _biased_forward(
+    x: Float[Array, "*rows dim"], bias: Float[Array, "dim"]
+) -> tuple[Float[Array, "*rows dim"], Float[Array, "0"]]:
+    return _biased(x, bias), bias[:0]
+
+
+def _biased_backward(
+    kind: Float[Array, "0"], cotangent: Float[Array, "*rows dim"]
+) -> tuple[Float[Array, "*rows dim"], Float[Array, "dim"]]:
+    rows = tuple(range(cotangent.ndim - 1))
+    # What is summed is what was rounded: XLA would write a float32 copy for the sum.
+    cotangent = jax.lax.optimization_barrier(cotangent)
+    return cotangent, _wide(cotangent).sum(rows).astype(kind.dtype)
+
+
+_biased.defvjp(_biased_forward, _biased_backward)
 
 
 def layer_norm(

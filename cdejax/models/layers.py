@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
-from cdejax.models.elementwise import layer_norm, rms_norm
+from cdejax.models.elementwise import add_bias, layer_norm, rms_norm
 from cdejax.typing import AnyArray
 
 Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]
@@ -56,7 +56,7 @@ class Linear(nnx.Module):
     ) -> Float[Array, "*rows out"]:
         """Maps the last axis, in the dtype of `x`; some columns of the result only."""
         y = x @ self.kernel[...][:, columns].astype(x.dtype)
-        return y if self.bias is None else y + self.bias[...][columns].astype(x.dtype)
+        return y if self.bias is None else add_bias(y, self.bias[...][columns])
 
 
 class LayerNorm(nnx.Module):

@@ -48,8 +48,10 @@ def joined(x: Float[Array, "batch length dim"] | Rows) -> Float[Array, "batch to
     """The tokens of each row; they are what is given, unless that is `Rows`."""
     if not isinstance(x, Rows):
         return x
-    front = jnp.broadcast_to(x.front, (x.own.shape[0], *x.front.shape[1:]))
-    return jnp.concatenate([front, x.own], axis=1)
+    # In float32, so that the front's gradient is summed over rows in it.
+    wide = x.front.astype(jnp.promote_types(x.front.dtype, jnp.float32))
+    front = jnp.broadcast_to(wide, (x.own.shape[0], *x.front.shape[1:]))
+    return jnp.concatenate([front.astype(x.own.dtype), x.own], axis=1)
 
 
 def total_length(x: Float[Array, "batch length dim"] | Rows) -> int:
