@@ -9,6 +9,8 @@ from typing import Any
 
 import jax
 
+from cdejax.platforms import has_nvidia
+
 _log = logging.getLogger(__name__)
 _COMPILE = "/jax/core/compile/backend_compile_duration"
 _HIT = "/jax/compilation_cache/cache_hits"
@@ -88,3 +90,13 @@ def keep_compiled(folder: str | Path) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     # JAX keeps the folder that it first used, whatever the setting says later.
     compilation_cache.reset_cache()
+
+
+def model_options() -> dict[str, Any] | None:
+    """`compiler_options` of `jax.jit` for functions that run an encoder.
+
+    For NVIDIA GPUs XLA tries Triton for products with all that surrounds them. Where it
+    then takes cuBLAS (mostly), biases are left over, each a pass through memory; cuBLAS
+    adds them by itself if it is all there is.
+    """
+    return {"xla_gpu_enable_triton_gemm": False} if has_nvidia() else None

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from cdejax.batching import Batch, batches, widths
+from cdejax.compilation import model_options
 from cdejax.data.ragged import Ragged
 from cdejax.mesh import DATA, split
 
@@ -48,7 +49,8 @@ class Program:
                 mesh=mesh,
                 in_specs=(every, every, every, part, part),
                 out_specs=part,
-            )
+            ),
+            compiler_options=model_options(),
         )
         self._shapes: set[Shape] = set()
 

@@ -1,9 +1,10 @@
 """Attention: one function for all encoders, kernel chosen by platform.
 
-XLA's takes everything. cuDNN's (NVIDIA) takes lengths of right-padded rows, and
-segments; masks are the general form, which `compact` brings to lengths where that pays.
-Splash (TPU) takes masks, lengths and segments alike; it is tested in Pallas' interpret
-mode, not on a TPU. Neither is given a bias or a window.
+XLA's takes everything. On NVIDIA cards cuDNN's takes lengths of right-padded rows, and
+our own (Triton) segments, which cuDNN would, too, more slowly; masks are the general
+form, which `compact` brings to lengths where that pays. Splash (TPU) takes masks,
+lengths and segments alike; it is tested in Pallas' interpret mode, not on a TPU. None
+of the three is given a bias or a window.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from cdejax.models.padding import (
     length_mask,
 )
 from cdejax.models.splash import splash_attention, splash_refuses
+from cdejax.models.triton_attention import triton_attention, triton_refuses
+from cdejax.platforms import has_nvidia, has_tpu, has_triton
 
 __all__ = ["SelfAttention", "attention", "compact", "fused_kernel", "length_mask"]
 
-Implementation = Literal["xla", "cudnn", "splash"]
+Implementation = Literal["xla", "cudnn", "triton", "splash"]
 _log = logging.getLogger(__name__)
 
 
@@ -41,23 +44,10 @@ def _log_choice(kernel: str, reason: str) -> None:
     _log.info("attention runs on %s (%s)", kernel, reason)
 
 
-@functools.cache
-def _has_cudnn() -> bool:
-    device = jax.local_devices()[0]
-    capability = getattr(device, "compute_capability", None)
-    nvidia = device.platform == "gpu" and "NVIDIA" in device.device_kind
-    return nvidia and capability is not None and float(capability) >= 8.0
-
-
-@functools.cache
-def _has_tpu() -> bool:
-    return jax.local_devices()[0].platform == "tpu"
-
-
 def fused_kernel(dtype: DTypeLike, head_dim: int) -> bool:
     """Whether cuDNN's fused attention can run here, given lengths or no padding."""
     narrow = jnp.dtype(dtype) in (jnp.bfloat16, jnp.float16)
-    return narrow and head_dim % 8 == 0 and head_dim <= 128 and _has_cudnn()
+    return narrow and head_dim % 8 == 0 and head_dim <= 128 and has_nvidia()
 
 
 def attention(
@@ -90,8 +80,9 @@ def attention(
       causal: each query reads keys up to its own index.
       scale: instead of 1/sqrt(head_dim).
       queries: which of the keys' positions the queries stand at.
-      implementation: kernel; by default cuDNN or splash where they can run, XLA
-        elsewhere. Splash runs interpreted, slowly, where there is no TPU.
+      implementation: kernel; by default Triton (segments), cuDNN or splash where they
+        can run, XLA elsewhere. Triton and splash run interpreted, slowly, where there
+        is no GPU or TPU.
 
     Returns:
       What each query reads, in the dtype of `q`; undefined but finite at padding.
@@ -111,6 +102,7 @@ def attention(
     refusals = {
         "xla": None,
         "cudnn": cudnn_refuses(q, k, padding, plain, causal and start > 0),
+        "triton": triton_refuses(q, k, padding, plain, causal),
         "splash": splash_refuses(q, plain),
     }
     if implementation is None:
@@ -123,6 +115,9 @@ def attention(
         return splash_attention(q, k, v, padding, start, causal=causal, scale=scale)
     if implementation == "cudnn":
         return cudnn_attention(q, k, v, padding, start, causal=causal, scale=scale)
+    if implementation == "triton":
+        assert padding.segments is not None
+        return triton_attention(q, k, v, padding.segments, scale=scale)
     return xla_attention(
         q,
         k,
@@ -141,19 +136,24 @@ def _choose(
     padding: Padding,
     refusals: dict[str, str | None],
 ) -> Implementation:
-    """The kernel for this platform, or XLA where it refuses; logged once each."""
-    kernel: Implementation = "xla"
-    if _has_tpu():
-        kernel = "splash"
+    """The first kernel of this platform that does it, or XLA; logged once each."""
+    kernels: tuple[Implementation, ...] = ()
+    if has_tpu():
+        kernels = ("splash",)
     elif fused_kernel(q.dtype, q.shape[-1]):
-        kernel = "cudnn"
+        ours = padding.segments is not None and has_triton()
+        kernels = ("triton", "cudnn") if ours else ("cudnn",)
     reason = f"{q.dtype}, head dimension {q.shape[-1]}"
     if padding.segments is not None:
         reason += ", segments"
-    if refusals[kernel] is not None:
-        kernel, reason = "xla", f"{reason}; {refusals[kernel]}"
-    _log_choice(kernel, reason)
-    return kernel
+    chosen: Implementation = "xla"
+    for kernel in kernels:
+        if refusals[kernel] is None:
+            chosen = kernel
+            break
+        reason += f"; {refusals[kernel]}"
+    _log_choice(chosen, reason)
+    return chosen
 
 
 class SelfAttention(nnx.Module):
@@ -187,10 +187,8 @@ class SelfAttention(nnx.Module):
         outputs: slice = ALL,
     ) -> Float[Array, "batch outputs dim"]:
         """What tokens at `outputs` read of the row's real (and visible) tokens."""
-        q, kv = project(self.qkv, x, self.out.kernel.shape[0], outputs)
-        q = q.reshape(*q.shape[:2], self.heads, -1)
-        kv = kv.reshape(*kv.shape[:2], 2, self.heads, -1)
-        k, v = kv[:, :, 0], kv[:, :, 1]
+        head_dim = self.out.kernel.shape[0] // self.heads
+        q, k, v = project(self.qkv, x, self.heads, head_dim, outputs)
         if rotary is not None:
             q, k = rotate(q, rotary_at(rotary, outputs)), rotate(k, rotary)
         read = attention(
@@ -209,18 +207,28 @@ class SelfAttention(nnx.Module):
 def project(
     qkv: Linear,
     x: Float[Array, "batch length dim"] | Rows,
-    split: int,
+    heads: int,
+    head_dim: int,
     outputs: slice,
-) -> tuple[Float[Array, "batch outputs q"], Float[Array, "batch length kv"]]:
-    """The first `split` features of tokens at `outputs`, and the rest of all tokens.
+) -> tuple[
+    Float[Array, "batch outputs heads head_dim"],
+    Float[Array, "batch length kv_heads head_dim"],
+    Float[Array, "batch length kv_heads head_dim"],
+]:
+    """Queries of tokens at `outputs`, and keys and values of all tokens.
 
-    One product where that is the same; else two, with the columns that each needs.
+    One product where those are the same; else two, with the columns that each needs.
     """
+    split = heads * head_dim
     if outputs == ALL:
-        every = joined(jax.tree.map(qkv, x))
-        return every[..., :split], every[..., split:]
-    keys = jax.tree.map(lambda part: qkv(part, slice(split, None)), x)
-    return qkv(joined(x)[:, outputs], slice(split)), joined(keys)
+        ends = split, (split + qkv.kernel.shape[1]) // 2
+        parts = jnp.split(joined(jax.tree.map(qkv, x)), ends, axis=-1)
+    else:
+        keys = jax.tree.map(lambda part: qkv(part, slice(split, None)), x)
+        q = qkv(joined(x)[:, outputs], slice(split))
+        parts = [q, *jnp.split(joined(keys), 2, axis=-1)]
+    q, k, v = (part.reshape(*part.shape[:2], -1, head_dim) for part in parts)
+    return q, k, v
 
 
 def rotary_at(rotary: Rotary, outputs: slice) -> Rotary:

@@ -13,7 +13,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
-from cdejax.models.elementwise import add_bias, layer_norm, rms_norm
+from cdejax.models.elementwise import (
+    add_bias,
+    add_layer_norm,
+    layer_norm,
+    rms_norm,
+)
 from cdejax.typing import AnyArray
 
 Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]
@@ -67,10 +72,16 @@ class LayerNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(features)) if bias else None
         self.eps = eps
 
-    def __call__(self, x: Float[Array, "*rows dim"]) -> Float[Array, "*rows dim"]:
-        """Normalises the last axis; the result has the dtype of `x`."""
-        bias = None if self.bias is None else self.bias[...]
-        return layer_norm(x, self.scale[...], bias, self.eps)
+    def __call__(
+        self,
+        x: Float[Array, "*rows dim"],
+        added: Float[Array, "*rows dim"] | None = None,
+    ) -> Float[Array, "*rows dim"]:
+        """Normalises the last axis of `x`, or of a sum, in the dtype of `x`."""
+        scale, bias = self.scale[...], None if self.bias is None else self.bias[...]
+        if added is None:
+            return layer_norm(x, scale, bias, self.eps)
+        return add_layer_norm(x, added, scale, bias, self.eps)
 
 
 class RMSNorm(nnx.Module):

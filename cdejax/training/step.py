@@ -19,6 +19,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from cdejax.compilation import model_options
 from cdejax.models import BiEncoder, ContextualEncoder
 from cdejax.training.batches import Batch
 from cdejax.training.cache import Chunks, Encode, encode_cached
@@ -178,7 +179,12 @@ def train_step(
     everywhere = NamedSharding(mesh, EVERYWHERE)
     # Without them the second step could see other shardings and compile once more.
     out = (shardings_of(shapes, mesh), everywhere)
-    return jax.jit(step, donate_argnums=0, out_shardings=out)
+    return jax.jit(
+        step,
+        donate_argnums=0,
+        out_shardings=out,
+        compiler_options=model_options(),
+    )
 
 
 def _specs(batch: Batch, split: Any, same: Any) -> Batch:

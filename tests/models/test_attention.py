@@ -117,7 +117,7 @@ def test_cudnn_gives_way_where_it_must_and_says_why(monkeypatch, caplog):
 
 def test_cudnn_is_chosen_for_narrow_types_and_fitting_heads_only(monkeypatch):
     assert not fused_kernel("bfloat16", 64)  # the tests run on CPU
-    monkeypatch.setattr(module, "_has_cudnn", lambda: True)
+    monkeypatch.setattr(module, "has_nvidia", lambda: True)
     assert fused_kernel("bfloat16", 64)
     assert fused_kernel("float16", 32)
     assert not fused_kernel("float32", 64)

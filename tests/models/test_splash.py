@@ -82,7 +82,7 @@ def test_equals_xla_for_fewer_queries_than_keys(causal):
 
 
 def test_is_chosen_on_tpu_where_it_applies_and_said_once(monkeypatch, caplog):
-    monkeypatch.setattr(module, "_has_tpu", lambda: True)
+    monkeypatch.setattr(module, "has_tpu", lambda: True)
     module._log_choice.cache_clear()
     q, k, v, _ = draw(8)
     mask, window = jnp.ones((3, 8), bool), jnp.ones((8, 8), bool)
@@ -100,7 +100,7 @@ def test_is_chosen_on_tpu_where_it_applies_and_said_once(monkeypatch, caplog):
 
 
 def test_gives_way_where_shard_map_checks_how_results_vary(monkeypatch):
-    monkeypatch.setattr(module, "_has_tpu", lambda: True)
+    monkeypatch.setattr(module, "has_tpu", lambda: True)
     q, k, v, _ = draw(8, batch=8)
     auto = (jax.sharding.AxisType.Auto,)
     mesh = jax.make_mesh((8,), ("data",), axis_types=auto)

@@ -61,8 +61,8 @@ class BertLayer(nnx.Module):
     ) -> Float[Array, "batch outputs hidden"]:
         """One layer's step; `shared` is a bias on scores, which MPNet has."""
         read = self.attention(x, padding, score_bias=shared, outputs=outputs)
-        x = self.attention_norm(joined(x)[:, outputs] + read)
-        return self.mlp_norm(x + self.down(gelu(self.up(x))))
+        x = self.attention_norm(joined(x)[:, outputs], read)
+        return self.mlp_norm(x, self.down(gelu(self.up(x))))
 
 
 class Bert(Encoder):

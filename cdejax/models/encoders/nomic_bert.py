@@ -58,9 +58,9 @@ class NomicBertLayer(nnx.Module):
     ) -> Float[Array, "batch outputs hidden"]:
         """One layer's step."""
         read = self.attention(x, padding, rotary=shared, outputs=outputs)
-        x = self.attention_norm(joined(x)[:, outputs] + read)
+        x = self.attention_norm(joined(x)[:, outputs], read)
         gated = swiglu(self.gate(x), self.up(x))
-        return self.mlp_norm(x + self.down(gated))
+        return self.mlp_norm(x, self.down(gated))
 
 
 class NomicBert(Encoder):

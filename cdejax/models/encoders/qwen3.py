@@ -79,15 +79,12 @@ class Qwen3Attention(nnx.Module):
         outputs: slice = ALL,
     ) -> Float[Array, "batch outputs hidden"]:
         """What tokens at `outputs` read of their row's real ones, or up to them."""
-        q, kv = project(self.qkv, x, self.out.kernel.shape[0], outputs)
-        q = q.reshape(*q.shape[:2], self.heads, -1)
-        kv = kv.reshape(*kv.shape[:2], 2, self.groups, -1)
-        q = rotate(self.q_norm(q), rotary_at(rotary, outputs))
-        k = rotate(self.k_norm(kv[:, :, 0]), rotary)
+        head_dim = self.out.kernel.shape[0] // self.heads
+        q, k, v = project(self.qkv, x, self.heads, head_dim, outputs)
         read = attention(
-            q,
-            k,
-            kv[:, :, 1],
+            rotate(self.q_norm(q), rotary_at(rotary, outputs)),
+            rotate(self.k_norm(k), rotary),
+            v,
             **padding._asdict(),
             causal=self.causal,
             queries=outputs,

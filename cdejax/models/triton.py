@@ -1,0 +1,28 @@
+"""What kernels of our own for NVIDIA GPUs share: Pallas, compiled by Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jaxtyping import Array
+
+
+def call_triton(
+    kernel: Callable[..., None], *, warps: int, stages: int, **call: Any
+) -> Callable[..., Any]:
+    """`pallas_call` of a kernel; interpreted, slowly, where there is no GPU."""
+    # Pallas takes a second to load.
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton as plgpu
+
+    how = plgpu.CompilerParams(num_warps=warps, num_stages=stages)
+    interpret = jax.default_backend() != "gpu"
+    return pl.pallas_call(kernel, compiler_params=how, interpret=interpret, **call)
+
+
+def result(x: Array, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    """A kernel's result, which varies over the mesh axes that `x` varies over."""
+    kind = jax.typeof(x).manual_axis_type
+    return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=kind)
