@@ -97,6 +97,7 @@ def model_options() -> dict[str, Any] | None:
 
     For NVIDIA GPUs XLA tries Triton for products with all that surrounds them. Where it
     then takes cuBLAS (mostly), biases are left over, each a pass through memory; cuBLAS
-    adds them by itself if it is all there is.
+    adds them by itself if it is all there is. `XLA_FLAGS` do not override this, and JAX
+    takes such options for a function that is called by itself, not inside another.
     """
     return {"xla_gpu_enable_triton_gemm": False} if has_nvidia() else None

@@ -24,8 +24,9 @@ def has_triton() -> bool:
     JAX 0.11 calls that backend deprecated. Once it is gone, cuDNN's and XLA's kernels,
     which are slower, take over.
     """
-    found = importlib.util.find_spec("jax.experimental.pallas.triton")
-    return has_nvidia() and found is not None
+    if not has_nvidia():
+        return False
+    return importlib.util.find_spec("jax.experimental.pallas.triton") is not None
 
 
 @functools.cache

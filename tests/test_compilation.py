@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cdejax import compilation, pipeline
+from cdejax.compilation import model_options
 from cdejax.config import Config, TrainingConfig
 
 PROGRAM = """
@@ -84,3 +85,15 @@ def test_training_names_the_folder_before_anything_compiles(monkeypatch):
         with pytest.raises(Stop):
             pipeline.train_variant("model", config)
     assert named == ["compiled"]
+
+
+def test_options_are_for_nvidia_alone_and_xla_knows_them(monkeypatch):
+    assert model_options() is None
+    monkeypatch.setattr(compilation, "has_nvidia", lambda: True)
+    options = model_options()
+    assert options
+    double = jax.jit(lambda x: 2 * x, compiler_options=options)
+    assert double(3) == 6
+    wrong = jax.jit(lambda x: 2 * x, compiler_options={"xla_gpu_no_such": False})
+    with pytest.raises(Exception, match="xla_gpu_no_such"):
+        wrong(3)

@@ -30,6 +30,7 @@ from cdejax.models.padding import (
     length_mask,
 )
 from cdejax.models.splash import splash_attention, splash_refuses
+from cdejax.models.triton import one_devices_part
 from cdejax.models.triton_attention import triton_attention, triton_refuses
 from cdejax.platforms import has_nvidia, has_tpu, has_triton
 
@@ -80,9 +81,9 @@ def attention(
       causal: each query reads keys up to its own index.
       scale: instead of 1/sqrt(head_dim).
       queries: which of the keys' positions the queries stand at.
-      implementation: kernel; by default Triton (segments), cuDNN or splash where they
-        can run, XLA elsewhere. Triton and splash run interpreted, slowly, where there
-        is no GPU or TPU.
+      implementation: kernel; by default Triton (segments, under `jax.shard_map`),
+        cuDNN or splash where they can run, XLA elsewhere. Triton and splash run
+        interpreted, slowly, where there is no GPU or TPU.
 
     Returns:
       What each query reads, in the dtype of `q`; undefined but finite at padding.
@@ -141,7 +142,7 @@ def _choose(
     if has_tpu():
         kernels = ("splash",)
     elif fused_kernel(q.dtype, q.shape[-1]):
-        ours = padding.segments is not None and has_triton()
+        ours = padding.segments is not None and has_triton() and one_devices_part(q)
         kernels = ("triton", "cudnn") if ours else ("cudnn",)
     reason = f"{q.dtype}, head dimension {q.shape[-1]}"
     if padding.segments is not None:

@@ -2,8 +2,9 @@
 
 They bound a step as much as its matrix products do: they move activations through
 memory and do little with them. Autodiff would keep their float32 intermediates as well,
-about doubling what a token of BERT-base in bfloat16 keeps. All are computed in float32
-and rounded once. They have gradients in reverse mode only: JAX refuses `jax.jvp` here.
+about doubling what a token of BERT-base in bfloat16 keeps. All but the sum with a bias
+are computed in float32 and rounded once. They have gradients in reverse mode only: JAX
+refuses `jax.jvp` here.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def add_layer_norm(
 ) -> Float[Array, "*rows dim"]:
     """Layer normalisation of `x + added`: a residual and the norm behind it.
 
-    A kernel of its own where that is for it, on NVIDIA.
+    A kernel of its own where that is for it, on NVIDIA under `jax.shard_map`. Scale and
+    bias have one dtype, any.
     """
     if bias is None or not (has_triton() and triton_takes(x, added)):
         return layer_norm(x + added, scale, bias, eps)
@@ -236,8 +238,8 @@ _TAIL = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 def _normal_cdf(x: Array) -> Array:
     """Of the standard normal distribution, to the last digit or two of float32.
 
-    XLA's erf takes a GPU longer than moving its argument does, and is no more exact;
-    this shares its exponential with the derivative.
+    XLA's erf takes a GPU longer than moving its argument does, and GELU's largest error
+    by it is larger; this shares its exponential with the derivative.
     """
     if x.dtype == jnp.float64:
         return 0.5 * jax.lax.erfc(-x * math.sqrt(0.5))

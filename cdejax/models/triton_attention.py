@@ -4,7 +4,7 @@ To cuDNN segments are an additive mask: it reads whole rows and writes the gradi
 the mask, which nobody asked for. Here a block of queries reads the blocks in which its
 own texts stand (FlashAttention-2, arXiv 2307.08691, with blocks left out), straight
 from the array that one projection to queries, keys and values wrote; the backward pass
-writes such an array. No copies are made between products and attention.
+writes such an array. Without rotary positions nothing is copied in between.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ def triton_refuses(
     """Why this kernel cannot do it, if so; `plain` has no bias and no window."""
     if not plain or causal or padding.segments is None:
         return "Triton attention takes segments, without a bias, window or order"
-    if q.shape != k.shape:
-        return "Triton attention takes as many queries as keys, and as many heads"
+    if q.shape != k.shape or q.dtype != k.dtype:
+        return "Triton attention takes as many queries as keys, heads too, of one dtype"
+    if padding.segments.shape != q.shape[:2] or not q.size:
+        return "Triton attention takes rows of tokens, with a segment for each token"
     if q.shape[1] % BLOCK:
         return f"Triton attention takes rows of a multiple of {BLOCK} positions"
-    if q.shape[3] not in (32, 64, 128):
-        return "Triton attention takes heads of 32, 64 or 128 dimensions"
+    if q.shape[3] not in (32, 64):  # 128 takes more shared memory than some cards have
+        return "Triton attention takes heads of 32 or 64 dimensions"
     return None
 
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from cdejax.models.triton import call_triton, result
+from cdejax.models.triton import call_triton, one_devices_part, result
 
 _WIDEST = 4096
 """Features at most of a row that stays in registers."""
@@ -29,8 +29,9 @@ def triton_takes(
     x: Float[Array, "*rows dim"], added: Float[Array, "*rows dim"]
 ) -> bool:
     """Whether these summands are ones that the kernel is for."""
-    narrow = x.dtype == added.dtype and x.dtype in (jnp.bfloat16, jnp.float16)
-    return narrow and x.shape == added.shape and x.shape[-1] <= _WIDEST
+    alike = jax.typeof(x) == jax.typeof(added)
+    narrow = x.dtype in (jnp.bfloat16, jnp.float16) and x.shape[-1] <= _WIDEST
+    return one_devices_part(x) and alike and narrow and x.size > 0
 
 
 class _Saved(NamedTuple):
@@ -52,7 +53,10 @@ def triton_add_norm(
     bias: Float[Array, "dim"],
     eps: float,
 ) -> Float[Array, "rows dim"]:
-    """Layer normalisation of `x + added`; interpreted, slowly, without a GPU."""
+    """Layer normalisation of `x + added`; interpreted, slowly, without a GPU.
+
+    Scale and bias have one dtype. It can be differentiated once.
+    """
     return _forward(x, added, scale, bias, eps)[0]
 
 

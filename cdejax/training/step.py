@@ -140,7 +140,7 @@ def loss_and_gradients(
             mesh=mesh,
             in_specs=(specs, _specs(batch, ROWS, EVERYWHERE), EVERYWHERE),
             out_specs=(EVERYWHERE, specs),
-            # Pallas kernels, which TPUs run, do not say what their outputs vary over.
+            # Splash attention, which TPUs run, does not say what its outputs vary over.
             check_vma=jax.default_backend() != "tpu",
         )
         metrics, gradients = sharded(leaves, batch, key)
@@ -163,7 +163,8 @@ def train_step(
 
     The state is donated, and lies on the mesh as `sharding.put_state` puts it; `params`
     only tells its shapes. All batches of a `BatchMaker` have one shape: it compiles
-    once.
+    once. On NVIDIA it cannot be called inside another compiled function, see
+    `model_options`.
     """
     differentiate = loss_and_gradients(graphdef, mesh, settings, kept)
 

@@ -117,7 +117,7 @@ def test_activation(name, dtype, tolerance):
 
 
 def test_gelu_is_exact_to_float32s_last_digits_everywhere():
-    """No less than by XLA's erf, of which the value's error is up to 1e-6."""
+    """By XLA's erf the largest error of a value is 1e-6."""
     x = np.linspace(-12, 12, 100_001).astype(np.float32)
     wide = x.astype(np.float64)
     cdf = erfc(-wide / np.sqrt(2)) / 2

@@ -69,7 +69,7 @@ def compare_attention(qkv, segments, tolerance, expected_dtype="float32"):
     )
 
 
-@pytest.mark.parametrize("dim", [32, 64, 128])
+@pytest.mark.parametrize("dim", [32, 64])
 def test_attention_equals_xla(dim):
     compare_attention(heads(len(ROWS), dim=dim), segments_of(ROWS), 2e-6)
 
@@ -104,27 +104,56 @@ def test_attention_says_what_it_refuses():
         run(q, k, v)
     with pytest.raises(ValueError, match="without a bias, window or order"):
         run(q, k, v, segments=segments, causal=True)
-    with pytest.raises(ValueError, match="as many heads"):
+    with pytest.raises(ValueError, match="heads too, of one dtype"):
         run(q, k[:, :, :1], v[:, :, :1], segments=segments)
+    with pytest.raises(ValueError, match="of one dtype"):
+        run(q.astype("bfloat16"), k, v, segments=segments)
+    with pytest.raises(ValueError, match="a segment for each token"):
+        run(*(jnp.concatenate([x, x]) for x in (q, k, v)), segments=segments)
+    with pytest.raises(ValueError, match="takes rows of tokens"):
+        run(q[:0], k[:0], v[:0], segments=segments[:0])
     with pytest.raises(ValueError, match="as many queries as keys"):
         run(q[:, :64], k, v, segments=segments, queries=slice(64))
     with pytest.raises(ValueError, match="multiple of 64 positions"):
         run(q[:, :100], k[:, :100], v[:, :100], segments=segments[:, :100])
-    with pytest.raises(ValueError, match="32, 64 or 128 dimensions"):
+    with pytest.raises(ValueError, match="32 or 64 dimensions"):
         run(q[..., :48], k[..., :48], v[..., :48], segments=segments)
+
+
+def on_one_device(f):
+    """As training and encoding call it; the first argument varies over devices."""
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
+
+    def call(first, *rest):
+        specs = jax.P("data"), *(jax.P() for _ in rest)
+        return jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=jax.P("data"))(
+            first, *rest
+        )
+
+    return call
 
 
 def test_attention_is_chosen_for_segments_on_nvidia_and_said_once(monkeypatch, caplog):
     for name in ("has_nvidia", "has_triton"):
         monkeypatch.setattr(module, name, lambda: True)
+    monkeypatch.setattr(module, "cudnn_attention", lambda q, *_, **__: q)
     module._log_choice.cache_clear()
     q, k, v = heads(1, dtype="bfloat16")
     segments = segments_of([[200]])
+
+    def call(segments):
+        return attention(
+            *(x + 0 * segments[0, 0] for x in (q, k, v)), segments=segments
+        )
+
     with caplog.at_level(logging.INFO, "cdejax"):
         for _ in range(2):
-            attention(q, k, v, segments=segments)
+            jax.eval_shape(on_one_device(call), segments)
+        # XLA would not split it over the devices of sharded arrays.
+        jax.jit(call)(segments)
     assert [record.getMessage() for record in caplog.records] == [
-        "attention runs on triton (bfloat16, head dimension 64, segments)"
+        f"attention runs on {kernel} (bfloat16, head dimension 64, segments)"
+        for kernel in ("triton", "cudnn")
     ]
 
 
@@ -145,31 +174,33 @@ def test_norm_of_a_sum_equals_xla(shape, dtype, tolerance):
     same(found, pulled(plain_add_norm, inputs, cotangent), tolerance)
 
 
-def test_norm_kernel_is_taken_on_nvidia_for_narrow_summands_of_one_shape(monkeypatch):
+def test_norm_kernel_is_taken_on_nvidia_for_narrow_summands_of_one_kind(monkeypatch):
     taken = []
 
     def watched(x, added, scale, bias, eps):
         taken.append(x.shape)
-        return triton_add_norm(x, added, scale, bias, eps)
+        return layer_norm(x + added, scale, bias, eps)
 
     monkeypatch.setattr(elementwise, "triton_add_norm", watched)
     scale, bias = jnp.ones(64), jnp.zeros(64)
     narrow, wide = draw(2, 5, 64, dtype="bfloat16"), draw(2, 5, 64)
-    add_layer_norm(narrow, narrow, scale, bias, EPS)
+
+    def norm(x, added=None, biased=True):
+        added = x if added is None else added
+        return add_layer_norm(x, added, scale, bias if biased else None, EPS)
+
+    on_one_device(norm)(narrow)
     assert not taken
     monkeypatch.setattr(elementwise, "has_triton", lambda: True)
-    found = add_layer_norm(narrow, narrow, scale, bias, EPS)
+    found = on_one_device(norm)(narrow)
     assert taken == [(10, 64)]
-    expected = plain_add_norm(narrow, narrow, scale, bias)
-    np.testing.assert_allclose(
-        found.astype("float32"), expected.astype("float32"), atol=0.02
-    )
-    for x, added, b in [
-        (wide, wide, bias),
-        (narrow, narrow[:1], bias),
-        (narrow, narrow, None),
-    ]:
-        add_layer_norm(x, added, scale, b, EPS)
+    np.testing.assert_array_equal(found, plain_add_norm(narrow, narrow, scale, bias))
+    norm(narrow)
+    on_one_device(norm)(wide)
+    on_one_device(norm)(narrow[:0])
+    on_one_device(functools.partial(norm, biased=False))(narrow)
+    on_one_device(norm)(narrow, narrow)  # which is the same on all devices
+    on_one_device(lambda x: norm(x, x[:1]))(narrow)
     assert len(taken) == 1
 
 
@@ -202,6 +233,8 @@ def test_lowers_for_a_gpu_where_there_is_none(cls, config, monkeypatch):
 
     As in the training step, parameters vary before they are differentiated.
     """
+    if jax.__version_info__ >= (0, 11):
+        pytest.skip("this JAX asks the GPU itself what it is")
     for place in (module, elementwise):
         monkeypatch.setattr(place, "has_triton", lambda: True)
     monkeypatch.setattr(module, "has_nvidia", lambda: True)
@@ -226,7 +259,7 @@ def test_lowers_for_a_gpu_where_there_is_none(cls, config, monkeypatch):
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize("dim", [32, 64, 128])
+@pytest.mark.parametrize("dim", [32, 64])
 def test_attention_equals_xla_on_a_gpu(dim):
     qkv = heads(len(ROWS), dim=dim, dtype="bfloat16")
     compare_attention(qkv, segments_of(ROWS), 0.006)
@@ -252,7 +285,10 @@ def test_packed_encoder_agrees_with_float32_on_a_gpu(cls, config):
     weights = draw(3, 256, 192, seed=5)
     found, expected = (
         jax.value_and_grad(
-            lambda p, x, f=encode: (f(p, x).astype("float32")[:3] * weights).sum()
+            lambda p, x, f=encode: (
+                on_one_device(lambda x, p: f(p, x))(x, p).astype("float32")[:3]
+                * weights
+            ).sum()
         )(params, x)
         for encode, params, x in (
             packed_encoder(cls, config, dtype) for dtype in ("bfloat16", "float32")
@@ -268,7 +304,8 @@ def test_packed_encoder_agrees_with_float32_on_a_gpu(cls, config):
 def test_nothing_is_copied_between_products_and_kernels():
     """XLA leaves out the split of the projection's result, and its gradient's."""
     encode, params, x = packed_encoder(Bert, BertConfig, "bfloat16")
-    total = lambda p, x: encode(p, x).astype("float32").sum()  # noqa: E731
+    run = on_one_device(lambda x, p: encode(p, x))
+    total = lambda p, x: run(x, p).astype("float32").sum()  # noqa: E731
     text = jax.jit(jax.grad(total)).lower(params, x).compile().as_text() or ""
     assert text.count("triton") >= 4
     wide = [line for line in text.splitlines() if "4,256,576" in line]
