@@ -25,8 +25,6 @@ BLOCK = 64
 _NEVER = -1e30
 """Score of a key of another text: finite, so that no difference is NaN."""
 _LOG2_E = math.log2(math.e)
-
-
 _WARPS = 4
 _STAGES = 2, 3
 """Of the forward and the backward pass, like the block the fastest on an H200."""
@@ -44,6 +42,8 @@ def triton_refuses(
         return "Triton attention takes segments, without a bias, window or order"
     if q.shape != k.shape or q.dtype != k.dtype:
         return "Triton attention takes as many queries as keys, heads too, of one dtype"
+    if jax.default_backend() == "gpu" and q.dtype.itemsize != 2:
+        return "Triton attention takes 16 bits: of more, its products drop digits"
     if padding.segments.shape != q.shape[:2] or not q.size:
         return "Triton attention takes rows of tokens, with a segment for each token"
     if q.shape[1] % BLOCK:

@@ -120,6 +120,14 @@ def test_attention_says_what_it_refuses():
         run(q[..., :48], k[..., :48], v[..., :48], segments=segments)
 
 
+def test_attention_refuses_float32_on_a_gpu(monkeypatch):
+    """Triton would multiply in tf32, of which ten bits are exact."""
+    q, k, v = heads(1)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    with pytest.raises(ValueError, match="takes 16 bits"):
+        attention(q, k, v, segments=segments_of([[200]]), implementation="triton")
+
+
 def on_one_device(f):
     """As training and encoding call it; the first argument varies over devices."""
     mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
