@@ -235,19 +235,20 @@ def train_variant(name: str, config: Config) -> Path:
 
 
 def heldout_score(config: Config, pairs: Pairs) -> Callable[[Any], float] | None:
-    """Parameters to nDCG@10 on the held-out pairs; None where nothing is held out."""
+    """A model to its nDCG@10 on the held-out pairs; None where nothing is held out.
+
+    It holds no weights of its own, and none between two calls.
+    """
     if not len(pairs.heldout):
         return None
     from cdejax.retrieval.collections import heldout_collection
     from cdejax.retrieval.evaluate import evaluate_embedder
-    from cdejax.training.start import build_model
 
     collection = heldout_collection(pairs)
-    embedder = make_embedder(config, build_model(config), "model")
 
-    def score(params: Any) -> float:
+    def score(model: Any) -> float:
         result = evaluate_embedder(
-            embedder.with_params(params),
+            make_embedder(config, model, "model"),
             collection,
             seed=config.seed,
             batch_size=config.evaluation.batch_size,

@@ -1,5 +1,6 @@
 """A whole recipe: every stage, killed and resumed, and what it leaves behind."""
 
+import gc
 import json
 import os
 import random
@@ -334,3 +335,30 @@ def test_each_variant_is_evaluated_on_its_own_held_out_pairs(recipe, tmp_path):
         folders = list(scores.evaluate_recipe(resolved[0.2]))
     few, many = (len(read_results(folder)[0].query_ids) for folder in folders)
     assert many > 1.5 * few
+
+
+def live_bytes():
+    gc.collect()
+    return sum(array.nbytes for array in jax.live_arrays())
+
+
+def test_evaluation_in_training_holds_no_second_model(recipe):
+    from cdejax.encoding import program
+    from cdejax.training.start import build_model
+
+    resolved = pipeline.variants_of(load_config(recipe))["shuffled"]
+    pairs = pipeline.Stages(resolved).inputs().pairs
+    before = live_bytes()
+    score = pipeline.heldout_score(resolved, pairs)
+    assert score is not None
+    assert live_bytes() == before
+    model = build_model(resolved)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.split(model)[1]))
+    held = live_bytes()
+    assert held - before >= size > 1e6
+    first = score(model)
+    assert live_bytes() - held < size / 100
+    compiled = program.cache_info().misses
+    again = nnx.merge(*nnx.split(model))  # as each evaluation of a run makes it
+    assert score(again) == first
+    assert program.cache_info().misses == compiled

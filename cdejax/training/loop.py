@@ -46,8 +46,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-Evaluate = Callable[[Any], float]
-"""Parameters to the figure that the best checkpoint is chosen by (higher is better)."""
+Evaluate = Callable[[Model], float]
+"""A model to the figure that the best checkpoint is chosen by (higher is better)."""
 
 
 def train(
@@ -67,8 +67,8 @@ def train(
       config: the recipe, of one variant.
       inputs: the artefacts.
       folder: of this run: checkpoints/, best/, metrics.jsonl, tensorboard/, run.json.
-      evaluate: scores parameters on held-out rows, every `training.eval_every` steps
-        and at the end; the best are kept.
+      evaluate: scores the model on held-out rows, every `training.eval_every` steps
+        and at the end; the best parameters are kept.
       devices: to train on (default: all).
 
     Raises:
@@ -198,14 +198,14 @@ class _Run:
         with on_host():  # the model need not fit one device
             model: Model = build_model(config)
             params = initial_params(config, model)
-        graphdef = nnx.split(model)[0]
+        self.graphdef = nnx.split(model)[0]
         check_shared(params, mesh)
         self.state: State = first_state(optimizer, params, mesh)
         self.maker = make_batches(config, inputs, model, mesh)
         self.kept = kept_chunks(model, self.maker, mesh)
         settings = loss_settings(config)
         self.step = train_step(
-            graphdef, mesh, settings, optimizer, params, kept=self.kept
+            self.graphdef, mesh, settings, optimizer, params, kept=self.kept
         )
         self.key = replicate(jax.random.key(config.seed), mesh)
         self.checkpoints = Checkpoints(
@@ -290,9 +290,13 @@ class _Run:
         self.clock = time.perf_counter()
 
     def _score(self, evaluate: Evaluate) -> float:
-        """The score that process 0 gives the parameters, the same on all processes."""
+        """The score that process 0 gives the model, the same on all processes.
+
+        The model is the run's own arrays: nothing but what evaluating takes is copied.
+        """
         params = whole_arrays(self.state.params)
-        return from_main("evaluation", lambda: evaluate(params))
+        model = nnx.merge(self.graphdef, params)
+        return from_main("evaluation", lambda: evaluate(model))
 
     def _record(self, started: _Started) -> None:
         """Checks a finished step and logs it."""
