@@ -354,6 +354,9 @@ class EvaluationConfig:
 
     collections: tuple[str, ...] = ()
     """BEIR folders (FOLDER or FOLDER:SPLIT, default split `test`)."""
+    unknown_ids: Literal["skip", "error"] = "skip"
+    """Judgments of queries or documents that a collection does not hold: leave them out
+    and count them, or stop."""
     heldout: bool = True
     """Evaluate on the held-out pairs."""
     heldout_by_domain: bool = False

@@ -29,7 +29,7 @@ START = "untrained start"
 _CODE = (
     *("retrieval", "models", "embedder.py", "data/tokenizer.py"),
     *("batching.py", "encoding.py", "context.py", "representatives.py"),
-    *("data/beir.py", "training/start.py", "pipeline.py", "scores.py"),
+    *("data/beir.py", "data/qrels.py", "training/start.py", "pipeline.py", "scores.py"),
 )
 
 
@@ -200,6 +200,7 @@ def _collections_spec(config: Config) -> dict[str, Any]:
     return {
         "collections": _collections_hash(config),
         "heldout": [settings.heldout, settings.heldout_by_domain],
+        "unknown_ids": settings.unknown_ids,
     }
 
 

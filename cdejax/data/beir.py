@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import logging
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from cdejax.config import ColumnsConfig
+from cdejax.data.qrels import Judgment, qrels_file, read_judgments
 from cdejax.data.rows import Problem, Reading, Row, excerpt
 from cdejax.data.sources import beir_folder, read_json_lines
 from cdejax.data.validation import Report, text_problem
 
 MAX_CHARACTERS = 10_000_000
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -28,35 +31,53 @@ class Collection:
     """Grades by query id and document id, of the queries in `query_ids`."""
     counts: dict[str, int]
     """`documents`, `empty_documents`, `queries`, `unjudged_queries` (left out: no
-    document of theirs has a positive grade), `judgments`."""
+    document of theirs has a positive grade), `judgments`, `unknown_ids` (judgments that
+    are left out since they name a query or document that is not there)."""
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """By document id, where there is one."""
 
 
-class Judgment(NamedTuple):
-    """A line of qrels."""
+class _Folder(NamedTuple):
+    """What the files of a BEIR folder hold."""
 
-    place: str
-    query_id: str
-    document_id: str
-    grade: int
+    documents: dict[str, str]
+    titles: dict[str, str]
+    queries: dict[str, str]
+    judgments: list[Judgment]
 
 
-def read_collection(path: str | Path, split: str | None = None) -> Collection:
+def read_collection(
+    path: str | Path,
+    split: str | None = None,
+    *,
+    unknown_ids: Literal["skip", "error"] = "skip",
+) -> Collection:
     """Reads FOLDER or FOLDER:SPLIT (default split: `test`).
+
+    Args:
+      path: of the folder.
+      split: in place of SPLIT.
+      unknown_ids: whether judgments of queries or documents that are not there are left
+        out, counted and logged, or refused.
 
     Raises:
       ValueError: a file is missing or holds bad rows, all of which are listed; an id is
-        used twice; a judgment names an unknown id; no query has a positive judgment.
+        used twice; two judgments contradict each other; no query has a positive
+        judgment.
     """
     folder, split = collection_folder(str(path), split or "test")
-    documents, queries, judgments = _read_folder(folder, split)
+    documents, titles, queries, judgments = _read_folder(folder, split)
+    known = _known(judgments, queries, documents, unknown_ids)
+    unknown = len(judgments) - len(known)
     qrels: dict[str, dict[str, int]] = {}
-    for judgment in judgments:
+    for judgment in known:
         grades = qrels.setdefault(judgment.query_id, {})
         grades[judgment.document_id] = judgment.grade
     kept = [id for id in queries if max(qrels.get(id, {}).values(), default=0) > 0]
     if not kept:
+        also = f" ({unknown:,} judgments name unknown ids)" if unknown else ""
         raise ValueError(
-            f"{folder}:{split}: no query has a document of positive grade."
+            f"{folder}:{split}: no query has a document of positive grade{also}."
         )
     return Collection(
         list(documents),
@@ -70,17 +91,21 @@ def read_collection(path: str | Path, split: str | None = None) -> Collection:
             "queries": len(kept),
             "unjudged_queries": len(queries) - len(kept),
             "judgments": sum(len(qrels[id]) for id in kept),
+            "unknown_ids": unknown,
         },
+        titles,
     )
 
 
 def read_beir_pairs(folder: Path, split: str) -> Reading:
     """Pairs of a BEIR folder: one for every judgment of positive grade.
 
+    One that names an unknown id is a bad row.
+
     Raises:
       ValueError: as `read_collection`.
     """
-    documents, queries, judgments = _read_folder(folder, split)
+    documents, _, queries, judgments = _read_folder(folder, split)
     positive = [judgment for judgment in judgments if judgment.grade > 0]
     columns = ColumnsConfig(query_id="query_id", document_id="document_id")
     return Reading(_pairs(positive, queries, documents), columns, len(positive))
@@ -88,8 +113,12 @@ def read_beir_pairs(folder: Path, split: str) -> Reading:
 
 def _pairs(
     judgments: list[Judgment], queries: dict[str, str], documents: dict[str, str]
-) -> Iterator[Row]:
-    for place, query, document, _ in judgments:
+) -> Iterator[Row | Problem]:
+    for judgment in judgments:
+        if problem := _unknown(judgment, queries, documents):
+            yield problem
+            continue
+        place, query, document, _ = judgment
         fields = {"query_id": query, "document_id": document}
         texts = {"query": queries[query], "document": documents[document]}
         yield Row(place, fields | texts)
@@ -118,34 +147,43 @@ def _find(folder: Path, name: str) -> Path:
     )
 
 
-def _read_folder(
-    folder: Path, split: str
-) -> tuple[dict[str, str], dict[str, str], list[Judgment]]:
-    """Documents, queries and judgments; ValueError lists all bad rows of all files."""
+def _read_folder(folder: Path, split: str) -> _Folder:
+    """Everything in a folder; ValueError lists all bad rows of all files."""
     report = Report()
-    documents = _read_texts(folder, "corpus", report, empty=True)
-    queries = _read_texts(folder, "queries", report)
-    judgments = _read_judgments(folder, split, report)
-    _check_ids(judgments, queries, documents, report)
+    documents, titles = _read_texts(folder, "corpus", report, empty=True)
+    queries, _ = _read_texts(folder, "queries", report)
+    judgments = []
+    for read in read_judgments(qrels_file(folder, split), queries, documents):
+        if isinstance(read, Problem):
+            report.add([read])
+        else:
+            judgments.append(read)
     report.stop("error", "Mend them, or write the collection again.")
-    return documents, queries, judgments
+    return _Folder(documents, titles, queries, judgments)
 
 
 def _read_texts(
     folder: Path, name: str, report: Report, *, empty: bool = False
-) -> dict[str, str]:
-    """Texts by id, in the file's order."""
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Texts by id, in the file's order, and the titles that they begin with."""
     texts: dict[str, str] = {}
+    titles: dict[str, str] = {}
     for row in read_json_lines(_find(folder, name)):
         entry = row if isinstance(row, Problem) else _entry(row, texts, empty)
         if isinstance(entry, Problem):
             report.add([entry])
-        else:
-            texts[entry[0]] = entry[1]
-    return texts
+            continue
+        id, title, text = entry
+        texts[id] = text
+        if title:
+            titles[id] = title
+    return texts, titles
 
 
-def _entry(row: Row, known: dict[str, str], empty: bool) -> tuple[str, str] | Problem:
+def _entry(
+    row: Row, known: dict[str, str], empty: bool
+) -> tuple[str, str, str] | Problem:
+    """Id, title, and the text that the title is a part of."""
     value = row.value
     if not isinstance(value, dict) or "_id" not in value or "text" not in value:
         detail = f"needs the fields `_id` and `text`: {excerpt(value)}"
@@ -156,51 +194,54 @@ def _entry(row: Row, known: dict[str, str], empty: bool) -> tuple[str, str] | Pr
         return Problem(row.place, "id", detail)
     if str(id) in known:
         return Problem(row.place, "repeated id", f"id {str(id)!r} stands twice")
-    for field, part in zip(("title", "text"), parts, strict=True):
+    for key, part in zip(("title", "text"), parts, strict=True):
         found = text_problem(part, MAX_CHARACTERS)
         if found and found[0] != "empty text":
-            return Problem(row.place, found[0], f"field `{field}` {found[1]}")
+            return Problem(row.place, found[0], f"field `{key}` {found[1]}")
     text = " ".join(parts).strip()
     if not text and not empty:
         return Problem(row.place, "empty text", "field `text` is empty")
-    return str(id), text
+    return str(id), parts[0].strip(), text
 
 
-def _read_judgments(folder: Path, split: str, report: Report) -> list[Judgment]:
-    file = folder / "qrels" / f"{split}.tsv"
-    if not file.is_file():
-        splits = sorted(p.stem for p in (folder / "qrels").glob("*.tsv"))
-        raise ValueError(
-            f"{file}: no such file; splits there: {', '.join(splits) or 'none'}. "
-            f"Name one as {folder}:SPLIT."
-        )
-    judgments = []
-    lines = file.read_bytes().decode(errors="replace").splitlines()
-    for number, line in enumerate(lines, 1):
-        fields = line.split("\t")
-        place = f"{file}:{number}"
-        if len(fields) == 3 and _is_integer(fields[2]):
-            judgments.append(Judgment(place, fields[0], fields[1], int(fields[2])))
-        elif number > 1 and line.strip():  # the first line is the header
-            detail = f"needs query id, document id and integer grade: {excerpt(line)}"
-            report.add([Problem(place, "judgment", detail)])
-    return judgments
-
-
-def _is_integer(text: str) -> bool:
-    return text.strip().removeprefix("-").isdecimal()
-
-
-def _check_ids(
+def _known(
     judgments: list[Judgment],
-    queries: dict[str, str],
-    documents: dict[str, str],
-    report: Report,
-) -> None:
-    for place, query, document, _ in judgments:
-        if query not in queries:
-            detail = f"query id {query!r} is not in the queries file"
-            report.add([Problem(place, "unknown id", detail)])
-        if document not in documents:
-            detail = f"document id {document!r} is not in the corpus file"
-            report.add([Problem(place, "unknown id", detail)])
+    queries: Container[str],
+    documents: Container[str],
+    unknown_ids: Literal["skip", "error"],
+) -> list[Judgment]:
+    """The judgments of queries and documents that are there."""
+    report, known = Report(), []
+    for judgment in judgments:
+        if problem := _unknown(judgment, queries, documents):
+            report.add([problem])
+        else:
+            known.append(judgment)
+    report.stop(
+        unknown_ids,
+        "Mend them, or leave them out with `evaluation.unknown_ids: skip`.",
+    )
+    if report.bad_rows:
+        _log.warning(
+            "%d of %d judgments name unknown ids and are left out, the first at %s",
+            report.bad_rows,
+            len(judgments),
+            report.shown[0],
+        )
+    return known
+
+
+def _unknown(
+    judgment: Judgment, queries: Container[str], documents: Container[str]
+) -> Problem | None:
+    """What is wrong with a judgment whose texts are not there."""
+    place, query, document, _ = judgment
+    if query not in queries:
+        return Problem(
+            place, "unknown id", f"query id {query!r} is not in the queries file"
+        )
+    if document not in documents:
+        return Problem(
+            place, "unknown id", f"document id {document!r} is not in the corpus file"
+        )
+    return None

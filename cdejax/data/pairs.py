@@ -31,7 +31,7 @@ from cdejax.data.split import hold_out, near_duplicate_groups, row_groups
 from cdejax.data.validation import Report
 
 _MODULES = (
-    *("pairs", "collect", "sources", "packages", "beir", "tfds"),
+    *("pairs", "collect", "sources", "packages", "beir", "qrels", "tfds"),
     *("rows", "validation", "split"),
 )
 

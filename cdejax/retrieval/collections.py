@@ -35,7 +35,7 @@ def evaluation_collections(
             raise ValueError(
                 f"evaluation.collections: two are called {name!r}; rename a folder"
             )
-        found[name] = read_collection(path)
+        found[name] = read_collection(path, unknown_ids=config.unknown_ids)
     if pairs is not None and len(pairs.heldout):
         if config.heldout:
             found["held-out"] = heldout_collection(pairs)

@@ -49,7 +49,9 @@ def test_collection(beir: Path) -> None:
         "queries": 2,
         "unjudged_queries": 2,
         "judgments": 4,
+        "unknown_ids": 0,
     }
+    assert collection.titles == {"d1": "Title"}
     assert read_collection(f"{beir}:test") == collection
     assert read_collection(beir, "test") == collection
 
@@ -57,6 +59,81 @@ def test_collection(beir: Path) -> None:
 def test_qrels_without_a_header(beir: Path) -> None:
     (beir / "qrels" / "test.tsv").write_text("\n".join(QRELS))
     assert read_collection(beir).counts["judgments"] == 4
+
+
+HEADER = "query-id\tcorpus-id\tscore"
+ROWS = "q1\td1\t2\nq1\td2\t0\nq2\td4\t1"
+FORMS = {
+    "trec": "q1 0 d1 2\nq1\tQ0\td2\t0\nq2  0  d4 1 ",
+    "blanks": ROWS.replace("\t", " "),
+    "first grade a float": "q1\td1\t2.0\nq1\td2\t0.0\nq2\td4\t1.",
+    "byte order mark": f"\ufeff{ROWS}",
+    "mark and header": f"\ufeff{HEADER}\n{ROWS}",
+    "windows": f"{HEADER}\n{ROWS}\n".replace("\n", "\r\n"),
+    "other names": f"qid\tdocid\trel\n{ROWS}",
+    "other order": "score\tcorpus_id\tquery_id\n2\td1\tq1\n0\td2\tq1\n1\td4\tq2",
+    "more columns": "\n".join(f"{line}\tby" for line in [HEADER, *ROWS.split("\n")]),
+    "quotes": f"{HEADER}\n{ROWS}".replace("query-id", '"query-id"').replace(
+        "d1", '"d1"'
+    ),
+    "said twice": f"q1\td1\t2\n{ROWS}",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_judgments_in_every_usual_form(form: str, beir: Path) -> None:
+    (beir / "qrels" / "test.tsv").write_bytes(FORMS[form].encode())
+    found = read_collection(beir)
+    assert found.qrels == {"q1": {"d1": 2, "d2": 0}, "q2": {"d4": 1}}
+    assert found.counts["judgments"] == 3
+    assert found.counts["unknown_ids"] == 0
+
+
+def test_qrels_as_trec_names_them(beir: Path) -> None:
+    (beir / "qrels" / "dev.qrels").write_text("q1 0 d1 1\nq2 0 d4 1\n")
+    assert read_collection(beir, "dev").qrels == {"q1": {"d1": 1}, "q2": {"d4": 1}}
+
+
+def test_ids_may_hold_rare_line_breaks(beir: Path) -> None:
+    with open(beir / "corpus.jsonl", "a") as stream:
+        stream.write('{"_id": "d\\u001c5\\u0085", "text": "five"}\n')
+    (beir / "qrels" / "test.tsv").write_text("q1\td\x1c5\x85\t1\n")
+    assert read_collection(beir).qrels == {"q1": {"d\x1c5\x85": 1}}
+
+
+UNKNOWN = ["q1\td9\t1", "q9\td1\t1", "q4\td9\t1"]
+
+
+def test_judgments_of_unknown_ids_are_left_out_and_counted(
+    beir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for line in UNKNOWN:
+        append("qrels/test.tsv", line)(beir)
+    found = read_collection(beir)
+    assert found.qrels == {"q1": {"d1": 2, "d2": 0}, "q2": {"d4": 1, "d1": 1}}
+    assert found.counts["unknown_ids"] == 3
+    assert found.counts["unjudged_queries"] == 2  # q4's only answer is not there
+    assert "3 of 8 judgments name unknown ids and are left out" in caplog.text
+    assert "test.tsv:7: document id 'd9' is not in the corpus file" in caplog.text
+
+
+def test_judgments_of_unknown_ids_are_refused_if_asked(beir: Path) -> None:
+    for line in UNKNOWN:
+        append("qrels/test.tsv", line)(beir)
+    with pytest.raises(ValueError, match=r"test\.tsv:7: document id 'd9'") as error:
+        read_collection(beir, unknown_ids="error")
+    assert "test.tsv:8: query id 'q9' is not in the queries file" in str(error.value)
+
+
+def test_pairs_of_unknown_ids_are_bad_rows(beir: Path, tmp_path: Path) -> None:
+    append("qrels/test.tsv", "q1\td9\t1")(beir)
+    source = SourceConfig(path=f"{beir}:test")
+    with pytest.raises(ValueError, match=r"document id 'd9'(?s:.*)on_invalid: skip"):
+        build_pairs(DataConfig(sources=(source,)), 0, tmp_path / "one")
+    skip = DataConfig(sources=(source,), on_invalid="skip")
+    counts = build_pairs(skip, 0, tmp_path / "two")
+    assert counts["invalid"] == {"unknown id": 1}
+    assert counts["train_rows"] == 3
 
 
 def test_pairs(beir: Path, tmp_path: Path) -> None:
@@ -106,13 +183,30 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / "qrels" / "test.tsv").rename(folder / "qrels/dev.tsv"),
         r"test\.tsv: no such file; splits there: dev",
     ),
-    "unknown document": (
-        append("qrels/test.tsv", "q1\td9\t1"),
-        r"test\.tsv:7: document id 'd9' is not in the corpus file",
+    "conflicting judgments": (
+        append("qrels/test.tsv", "q1\td1\t0"),
+        r"test\.tsv:7: query id 'q1', document id 'd1': grade 0, but 2 at "
+        r"\S+test\.tsv:2; keep one of the two lines",
     ),
-    "unknown query": (
-        append("qrels/test.tsv", "q9\td1\t1"),
-        r"test\.tsv:7: query id 'q9' is not in the queries file",
+    "fraction for a grade": (
+        append("qrels/test.tsv", "q1\td4\t0.5"),
+        r"test\.tsv:7: needs query id, document id and integer grade",
+    ),
+    "first line is no header": (
+        lambda folder: (folder / "qrels" / "test.tsv").write_text("q1\td1\thigh\n"),
+        r"test\.tsv:1: needs query id, document id and integer grade",
+    ),
+    "two files of one split": (
+        lambda folder: (folder / "qrels" / "test.txt").write_text("q1 0 d1 1\n"),
+        r"test\.tsv, test\.txt are all of split 'test'; keep one",
+    ),
+    "other encoding": (
+        lambda folder: (folder / "qrels" / "test.tsv").write_bytes(b"q1\td\xe9\t1\n"),
+        r"test\.tsv:1: not UTF-8",
+    ),
+    "all ids unknown": (
+        lambda folder: (folder / "qrels" / "test.tsv").write_text("d1\tq1\t1\n"),
+        r"no query has a document of positive grade \(1 judgments name unknown ids\)",
     ),
     "bad judgment": (
         append("qrels/test.tsv", "q1\td1\thigh"),
