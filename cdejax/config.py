@@ -357,6 +357,9 @@ class EvaluationConfig:
     unknown_ids: Literal["skip", "error"] = "skip"
     """Judgments of queries or documents that a collection does not hold: leave them out
     and count them, or stop."""
+    ignore_identical_ids: bool = False
+    """Leave documents with the query's id out of its ranking, as BEIR does, whatever
+    they say (default: only those that have its text, too)."""
     heldout: bool = True
     """Evaluate on the held-out pairs."""
     heldout_by_domain: bool = False

@@ -252,6 +252,7 @@ def heldout_score(config: Config, pairs: Pairs) -> Callable[[Any], float] | None
             collection,
             seed=config.seed,
             batch_size=config.evaluation.batch_size,
+            ignore_identical_ids=config.evaluation.ignore_identical_ids,
         )
         return float(result.scores["nDCG@10"].mean())
 

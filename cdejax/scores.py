@@ -172,7 +172,12 @@ def _results(system: System, collections: Mapping[str, Collection]) -> Iterator[
     config = system.config
     if system.kind == "bm25":
         for name, collection in collections.items():
-            yield evaluate_bm25(collection, system=system.name, name=name)
+            yield evaluate_bm25(
+                collection,
+                system=system.name,
+                name=name,
+                ignore_identical_ids=config.evaluation.ignore_identical_ids,
+            )
         return
     start = system.kind == "start"
     model = build_model(config) if start else trained_model(config, system.variant)
@@ -201,6 +206,7 @@ def _collections_spec(config: Config) -> dict[str, Any]:
         "collections": _collections_hash(config),
         "heldout": [settings.heldout, settings.heldout_by_domain],
         "unknown_ids": settings.unknown_ids,
+        "ignore_identical_ids": settings.ignore_identical_ids,
     }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from cdejax.embedder import Embedder
 from cdejax.retrieval.bm25 import BM25
 from cdejax.retrieval.bootstrap import Interval, interval
 from cdejax.retrieval.contexts import ContextKind, make_context
+from cdejax.retrieval.identical import own_documents, ranked
 from cdejax.retrieval.metrics import per_query
 from cdejax.retrieval.search import search
 
@@ -32,7 +34,11 @@ class Result:
     scores: dict[str, Float[np.ndarray, "queries"]]
     """Per query, by measure."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """What the figures depend on: prompts, length limit, dtype, context, depth, …"""
+    """What the figures depend on: prompts, length limit, dtype, context, depth, …
+
+    `own_documents` counts the queries whose own document is left out of their ranking,
+    `unknown_ids` the judgments that the collection lost since they name no text.
+    """
 
     def interval(self, measure: str, resamples: int = 2000, seed: int = 0) -> Interval:
         """The mean of a measure with its 95 % bootstrap interval."""
@@ -50,8 +56,12 @@ def evaluate_embedder(
     seed: int = 0,
     batch_size: int = 128,
     show_progress: bool = False,
+    ignore_identical_ids: bool = False,
 ) -> Result:
     """Exact search with an embedder, by cosine or dot product, scored per query.
+
+    A document that is the query itself is left out of its ranking (see
+    `cdejax.retrieval.identical.own_documents`).
 
     Args:
       embedder: a biencoder or contextual model; its folder says which of the two.
@@ -63,6 +73,7 @@ def evaluate_embedder(
       seed: of the context's sample.
       batch_size: texts encoded at once.
       show_progress: bars with rate and remaining time.
+      ignore_identical_ids: leave out documents with the query's id, whatever they say.
 
     Raises:
       ValueError: the embedder compares vectors by a distance.
@@ -78,7 +89,6 @@ def evaluate_embedder(
         "prompts": embedder.prompts,
         "max_length": embedder.max_length,
         "dtype": embedder.dtype,
-        "depth": DEPTH,
     }
     options: dict[str, Any] = {"batch_size": batch_size, "show_progress": show_progress}
     if embedder.context_size is not None:
@@ -90,17 +100,31 @@ def evaluate_embedder(
         options["context"] = made
     documents = embedder.encode(collection.documents, "document", **options)
     queries = embedder.encode(collection.queries, "query", **options)
-    ids = search(queries, documents, DEPTH)[1]
-    return _result(system or embedder.name, name, collection, ids, settings)
+    result = Result(system or embedder.name, name, collection.query_ids, {}, settings)
+    return _scored(
+        result,
+        collection,
+        lambda k: search(queries, documents, k)[1],
+        by_id=ignore_identical_ids,
+    )
 
 
 def evaluate_bm25(
-    collection: Collection, *, system: str = "BM25", name: str = "collection"
+    collection: Collection,
+    *,
+    system: str = "BM25",
+    name: str = "collection",
+    ignore_identical_ids: bool = False,
 ) -> Result:
-    """The BM25 baseline, scored per query."""
-    ids = BM25(collection.documents).search(collection.queries, DEPTH)[1]
-    settings = {"k1": 0.9, "b": 0.4, "depth": DEPTH}
-    return _result(system, name, collection, ids, settings)
+    """The BM25 baseline, scored per query, on the same rankings as embedders."""
+    index = BM25(collection.documents)
+    result = Result(system, name, collection.query_ids, {}, {"k1": 0.9, "b": 0.4})
+    return _scored(
+        result,
+        collection,
+        lambda k: index.search(collection.queries, k)[1],
+        by_id=ignore_identical_ids,
+    )
 
 
 def evaluate_all(
@@ -131,7 +155,11 @@ def evaluate_all(
         )
     for index, name in enumerate(names):
         if config.bm25:
-            yield evaluate_bm25(collections[name], name=name)
+            yield evaluate_bm25(
+                collections[name],
+                name=name,
+                ignore_identical_ids=config.ignore_identical_ids,
+            )
         for kind in kinds:
             yield evaluate_embedder(
                 embedder,
@@ -143,18 +171,29 @@ def evaluate_all(
                 seed=seed,
                 batch_size=config.batch_size,
                 show_progress=show_progress,
+                ignore_identical_ids=config.ignore_identical_ids,
             )
 
 
-def _result(
-    system: str,
-    name: str,
+def _scored(
+    result: Result,
     collection: Collection,
-    ids: Int[np.ndarray, "queries k"],
-    settings: dict[str, Any],
+    search: Callable[[int], Int[np.ndarray, "queries found"]],
+    *,
+    by_id: bool,
 ) -> Result:
+    """A result with the scores of its rankings."""
+    own = own_documents(collection, by_id=by_id)
+    ids = ranked(search, DEPTH, own)
     scores = per_query(
         ids, collection.query_ids, collection.document_ids, collection.qrels
     )
-    settings = {**settings, "documents": len(collection.documents)}
-    return Result(system, name, list(collection.query_ids), scores, settings)
+    facts = {
+        "depth": DEPTH,
+        "documents": len(collection.documents),
+        "own_documents": int((own >= 0).sum()),
+        "ignore_identical_ids": by_id,
+        "unknown_ids": collection.counts.get("unknown_ids", 0),
+    }
+    settings = result.settings | facts
+    return dataclasses.replace(result, scores=scores, settings=settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +140,7 @@ def table(
     rows = summary(results, baseline=baseline, resamples=resamples, seed=seed)
     others = [name for name in results[0].scores if name != measure] if results else []
     made = Table(
-        caption=_caption(baseline, resamples),
+        caption="\n".join([_caption(baseline, resamples), *_notes(results)]),
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
@@ -163,6 +163,16 @@ def table(
 def _caption(baseline: str | None, resamples: int) -> str:
     text = f"[ ]: 95 % bootstrap intervals over queries, {resamples:,} resamples"
     return text + (f"; gain: over {baseline}, paired" if baseline else "")
+
+
+def _notes(results: Sequence[Result]) -> Iterator[str]:
+    """What was left out of each collection, once, however many systems searched it."""
+    first = {result.collection: result for result in reversed(results)}
+    for name, result in reversed(first.items()):
+        if own := result.settings.get("own_documents"):
+            yield f"{name}: {own:,} rankings leave out the query's own document"
+        if unknown := result.settings.get("unknown_ids"):
+            yield f"{name}: {unknown:,} judgments of unknown ids are left out"
 
 
 def write_chart(

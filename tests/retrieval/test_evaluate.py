@@ -22,6 +22,7 @@ from cdejax.retrieval.evaluate import (
     evaluate_bm25,
     evaluate_embedder,
 )
+from cdejax.retrieval.identical import own_documents
 from cdejax.retrieval.report import (
     difference,
     read_results,
@@ -212,6 +213,17 @@ def test_heldout_pairs_of_one_domain(pairs):
     assert found.qrels == {"10": {"20": 1, "21": 1}}
     # the pair (a, y) of domain two holds in domain one, too, where both texts stand
     assert heldout_collection(pairs, "one").qrels["10"] == {"20": 1, "21": 1}
+
+
+def test_heldout_query_that_is_a_document_leaves_itself_out(pairs):
+    pairs.documents[1], pairs.document_content[1] = "a", 10  # as equal texts are kept
+    found = heldout_collection(pairs)
+    assert found.qrels["10"] == {"20": 1, "10": 1}, "an answer, for query `a` has it"
+    assert own_documents(found).tolist() == [-1, -1]
+    pairs.heldout.document[3] = 0
+    found = heldout_collection(pairs)
+    assert found.document_ids[own_documents(found)[0]] == "10"
+    assert evaluate_bm25(found).settings["own_documents"] == 1
 
 
 def test_evaluation_collections(pairs, tmp_path):
