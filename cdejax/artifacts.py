@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from cdejax.distributed import is_main, process
+from cdejax.hashing import file_hash
 
 MANIFEST = "manifest.json"
 RUN = "run.json"
@@ -65,7 +66,8 @@ def fingerprint(value: Any) -> str:
 def hash_files(*paths: str | Path) -> str:
     """Hash (16 hex digits) of the files' contents, in the given order.
 
-    A folder counts as all of its files, by name.
+    A folder counts as all of its files, by name. No file is read twice in a process
+    unless it has changed.
     """
     digest = hashlib.blake2b(digest_size=8)
     for path in map(Path, paths):
@@ -73,10 +75,7 @@ def hash_files(*paths: str | Path) -> str:
         files = sorted(p for p in path.rglob("*") if p.is_file()) if folder else [path]
         for file in files:
             name = file.relative_to(path) if folder else file.name
-            digest.update(f"{name}\0{file.stat().st_size}\0".encode())
-            with open(file, "rb") as stream:
-                while block := stream.read(1 << 22):
-                    digest.update(block)
+            digest.update(f"{name}\0{file_hash(file)}\0".encode())
     return digest.hexdigest()
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from cdejax.artifacts import fingerprint, write_json
+from cdejax.reading import is_file, opened, read_json
 
 Method = Literal["random", "kmeans++", "medoids"]
 """How a context's texts are chosen (see `cdejax.representatives`)."""
@@ -110,16 +110,16 @@ class Context:
           ValueError: files are missing, damaged or were changed.
         """
         folder = Path(folder)
-        old = (folder / _OLD_ARRAYS).is_file() and not (folder / ARRAYS).is_file()
+        old = is_file(folder / _OLD_ARRAYS) and not is_file(folder / ARRAYS)
         names = (_OLD_ARRAYS if old else ARRAYS, INFO)
         for name in names:
-            if not (folder / name).is_file():
+            if not is_file(folder / name):
                 raise ValueError(
                     f"{folder}: no context there ({name} is missing); write one with "
                     "`cdejax context` or `Embedder.context(texts).save(folder)`"
                 )
         try:
-            info = json.loads((folder / INFO).read_text(encoding="utf-8"))
+            info = read_json(folder / INFO)
             arrays = _read_arrays(folder / names[0])
             context = cls(
                 *(arrays[name] for name in _NAMES),
@@ -156,11 +156,11 @@ def hash_texts(texts: Iterable[str]) -> str:
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     if path.name == _OLD_ARRAYS:
-        with np.load(path, allow_pickle=False) as arrays:
+        with np.load(opened(path), allow_pickle=False) as arrays:
             return {name: arrays[name] for name in _NAMES}
     from safetensors.numpy import load_file
 
-    return load_file(path)
+    return load_file(opened(path))
 
 
 def _origin(info: dict[str, Any]) -> Origin | None:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from cdejax.models.folders import read_json
 from cdejax.models.st_modules import list_modules
+from cdejax.reading import listed, read_json_if_there
 from cdejax.similarity import check_similarity
 
 _NAMES = {
@@ -53,8 +53,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
       ValueError: a file is no JSON object, or a setting has no meaning.
     """
     inner = transformer_folder(folder)
-    settings = _read(folder / _SETTINGS)
-    config = _read(inner / "config.json")
+    settings = read_json_if_there(folder / _SETTINGS)
+    config = read_json_if_there(inner / "config.json")
     source = str(folder / _SETTINGS)
     prompts = _prompts(settings, source)
     default = settings.get("default_prompt_name")
@@ -78,15 +78,16 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 def _limit(inner: Path, config: Mapping[str, Any]) -> int:
     """The longest text, in tokens."""
-    files = sorted(inner.glob("sentence_*_config.json"))
+    files = listed(inner, "sentence_*_config.json")
     source = files[0] if files else inner / "config.json"
-    limit = _read(source).get("max_seq_length")
+    limit = read_json_if_there(source).get("max_seq_length")
     if limit is None:
         source = inner / "config.json"
         limit = config.get("max_seq_length")
     most, learned = _positions(config)
     if limit is None:
-        limit = _read(inner / "tokenizer_config.json").get("model_max_length")
+        tokenizer = read_json_if_there(inner / "tokenizer_config.json")
+        limit = tokenizer.get("model_max_length")
         endless = isinstance(limit, int | float) and limit > _UNLIMITED
         limit = None if endless else limit
         known = [value for value in (limit, most) if value is not None]
@@ -148,8 +149,3 @@ def _prompts(settings: Mapping[str, Any], source: str) -> dict[str, str]:
         for kind, names in _NAMES.items()
     }
     return sides | stored
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON object, empty where the file is missing."""
-    return read_json(path) if path.is_file() else {}

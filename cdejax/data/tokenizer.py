@@ -14,6 +14,8 @@ from jaxtyping import Bool, Int
 if TYPE_CHECKING:
     import tokenizers
 
+from cdejax.reading import is_file, is_folder, opened, read_json_if_there, read_text
+
 FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -35,11 +37,13 @@ class Tokenizer:
     and pads to 128); both are switched off.
     """
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, pad_token: str, folder: Path):
+    def __init__(
+        self, tokenizer: tokenizers.Tokenizer, pad_token: str, beside: Sequence[Path]
+    ):
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self._tokenizer = tokenizer
-        self._folder = folder
+        self._beside = beside
         self.pad_token = pad_token
         self.pad_id = tokenizer.get_vocab()[pad_token]
         self.vocab_size = max(tokenizer.get_vocab().values()) + 1
@@ -59,22 +63,25 @@ class Tokenizer:
 
         folder = _place(Path(folder))
         file, vocab = folder / "tokenizer.json", folder / "vocab.txt"
-        if not file.is_file() and not vocab.is_file():
+        fast = is_file(file)
+        if not fast and not is_file(vocab):
             raise ValueError(
                 f"{folder}: no tokenizer there (neither tokenizer.json nor vocab.txt). "
                 "Copy the encoder's tokenizer files into the folder."
             )
         try:
-            if file.is_file():
-                tokenizer = tokenizers.Tokenizer.from_file(str(file))
+            if fast:
+                tokenizer = tokenizers.Tokenizer.from_str(read_text(file))
             else:
-                tokenizer = _wordpiece(vocab, _read_json(folder, FILES[1]))
+                tokenizer = _wordpiece(vocab, read_json_if_there(folder / FILES[1]))
         except Exception as error:  # tokenizers raises plain Exception
-            broken = file if file.is_file() else vocab
+            broken = file if fast else vocab
             raise ValueError(f"{broken}: cannot read the tokenizer: {error}") from None
-        if _read_json(folder, "sentence_bert_config.json").get("do_lower_case"):
+        module = read_json_if_there(folder / "sentence_bert_config.json")
+        if module.get("do_lower_case"):
             _lower_first(tokenizer)
-        return cls(tokenizer, _pad_token(folder, tokenizer), folder)
+        beside = [opened(f) for name in FILES[1:] if is_file(f := folder / name)]
+        return cls(tokenizer, _pad_token(folder, tokenizer), beside)
 
     def encode(
         self, texts: Sequence[str], max_length: int | None = None
@@ -110,9 +117,8 @@ class Tokenizer:
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for name in FILES[1:]:
-            if (self._folder / name).is_file():
-                shutil.copyfile(self._folder / name, folder / name)
+        for file in self._beside:
+            shutil.copyfile(file, folder / file.name)
         if not (folder / FILES[1]).is_file():
             # without it, nothing would say which token pads
             kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
@@ -124,17 +130,11 @@ class Tokenizer:
         (folder / FILES[0]).write_text(text, encoding="utf-8")
 
 
-def files_of(folder: str | Path) -> list[Path]:
-    """The tokenizer files that a folder holds."""
-    folder = _place(Path(folder))
-    return [folder / name for name in FILES if (folder / name).is_file()]
-
-
 def _place(folder: Path) -> Path:
     """The folder, or `0_Transformer` in it, where older sentence-transformers wrote."""
     older = folder / "0_Transformer"
-    held = any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
-    return older if not held and older.is_dir() else folder
+    held = any(is_file(folder / name) for name in ("tokenizer.json", "vocab.txt"))
+    return older if not held and is_folder(older) else folder
 
 
 def check_texts(texts: Sequence[str]) -> None:
@@ -164,7 +164,7 @@ def _wordpiece(vocab: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
     names = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
     token = {name: _content(config.get(name)) or f"[{name[:-6].upper()}]"
              for name in names}  # fmt: skip
-    model = models.WordPiece.from_file(str(vocab), unk_token=token["unk_token"])
+    model = models.WordPiece.from_file(str(opened(vocab)), unk_token=token["unk_token"])
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(
         lowercase=config.get("do_lower_case", True),
@@ -197,7 +197,8 @@ def _lower_first(tokenizer: tokenizers.Tokenizer) -> None:
 
 def _pad_token(folder: Path, tokenizer: tokenizers.Tokenizer) -> str:
     """The padding token by the folder's files, or a customary name."""
-    named = [_content(_read_json(folder, name).get("pad_token")) for name in FILES[1:3]]
+    sides = [read_json_if_there(folder / name) for name in FILES[1:3]]
+    named = [_content(side.get("pad_token")) for side in sides]
     stored = tokenizer.padding["pad_token"] if tokenizer.padding else None
     for token in (*named, stored, "[PAD]", "<pad>"):
         if token and tokenizer.token_to_id(token) is not None:
@@ -212,16 +213,3 @@ def _content(token: str | dict[str, Any] | None) -> str | None:
     """A token's text: files hold it plain or as {"content": …}."""
     token = token.get("content") if isinstance(token, dict) else token
     return token if isinstance(token, str) else None
-
-
-def _read_json(folder: Path, name: str) -> dict[str, Any]:
-    path = folder / name
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: not JSON: {value!r:.60} is no object")
-    return value

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from cdejax.artifacts import write_json
 from cdejax.data.tokenizer import Tokenizer
+from cdejax.reading import read_json_if_there
 
 _SPECIAL = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
             "bos_token", "eos_token")  # fmt: skip
@@ -50,8 +49,8 @@ def write_tokenizer(
 
 
 def _write_config(folder: Path, pad_token: str, max_length: int) -> None:
-    config = _read(folder / "tokenizer_config.json")
-    special = _read(folder / "special_tokens_map.json")
+    config = read_json_if_there(folder / "tokenizer_config.json")
+    special = read_json_if_there(folder / "special_tokens_map.json")
     config |= {name: special[name] for name in _SPECIAL if name in special}
     config |= {
         "pad_token": pad_token,
@@ -64,7 +63,3 @@ def _write_config(folder: Path, pad_token: str, max_length: int) -> None:
     for name in ("auto_map", "name_or_path", "tokenizer_file", "backend"):
         config.pop(name, None)
     write_json(folder / "tokenizer_config.json", config)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

@@ -1,8 +1,8 @@
-"""Files of a model folder: JSON, and weights from safetensors through NumPy."""
+"""Weights of a model folder: from safetensors through NumPy."""
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,42 +10,39 @@ import ml_dtypes  # it also gives NumPy the bfloat16 that safetensors asks for
 import numpy as np
 from jaxtyping import Shaped
 
+from cdejax.reading import is_file, listed, opened, read_json
+
 _WEIGHTS = "model.safetensors"
 FLOATS = (np.float32, np.float16, np.float64, ml_dtypes.bfloat16)
 """Types of weights that are read."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object; ValueError if it is missing or is none."""
-    if not path.is_file():
-        raise ValueError(f"{path.parent}: no {path.name} there; is it a model folder?")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not valid JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: a JSON object was expected, not {value!r:.60}")
-    return value
-
-
 def weights_file(folder: Path) -> Path:
     """Where a folder's weights stand, or are to stand: in one file, or its index."""
     whole, index = folder / _WEIGHTS, folder / f"{_WEIGHTS}.index.json"
-    return index if index.is_file() and not whole.is_file() else whole
+    return index if is_file(index) and not is_file(whole) else whole
 
 
-def read_tensors(folder: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
+def read_tensors(
+    folder: Path, *, content: bool = True
+) -> dict[str, Shaped[np.ndarray, "..."]]:
     """All tensors of `model.safetensors`, or of the files that its index names.
+
+    Args:
+      folder: the folder.
+      content: read the values; otherwise names, shapes and types alone are right, and
+        the tensors are zeros that take no memory.
 
     Raises:
       ValueError: a file is missing or damaged, index and files do not agree, or there
         are only pickled weights.
     """
     file = weights_file(folder)
-    if file.is_file():
-        return _load(file) if file.name == _WEIGHTS else _load_shards(file)
-    pickled = sorted(p.name for kind in _PICKLES for p in folder.glob(kind))
+    if is_file(file):
+        whole = file.name == _WEIGHTS
+        return _load(file, content) if whole else _load_shards(file, content)
+    pickled = [p.name for kind in _PICKLES for p in listed(folder, kind)]
     if pickled:
         raise ValueError(
             f"{folder}: no {_WEIGHTS}, only {pickled[0]}, a pickle, which can run "
@@ -55,12 +52,13 @@ def read_tensors(folder: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     raise ValueError(f"{folder}: no {_WEIGHTS} there; copy the weights")
 
 
-def _load(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+def _load(path: Path, content: bool) -> dict[str, Shaped[np.ndarray, "..."]]:
+    from safetensors import SafetensorError, safe_open
 
     try:
-        return load_file(path)
+        with safe_open(opened(path), framework="np") as file:
+            read = file.get_tensor if content else partial(_zeros, file)
+            return {name: read(name) for name in file.keys()}  # noqa: SIM118
     except (AttributeError, KeyError) as error:  # of types that NumPy does not have
         raise ValueError(
             f"{path}: a tensor is of a type that cdejax does not read ({error}); save "
@@ -72,7 +70,15 @@ def _load(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
         ) from None
 
 
-def _load_shards(index: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
+def _zeros(file: Any, name: str) -> Shaped[np.ndarray, "..."]:
+    """Zeros of a stored tensor's shape and type, all in one place of memory."""
+    part = file.get_slice(name)
+    shape = part.get_shape()
+    few = part[:0] if shape else file.get_tensor(name)
+    return np.broadcast_to(np.zeros((), few.dtype), shape)
+
+
+def _load_shards(index: Path, content: bool) -> dict[str, Shaped[np.ndarray, "..."]]:
     """Joins the files of an index, which must hold what it says and nothing twice."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(
@@ -80,11 +86,11 @@ def _load_shards(index: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     ):
         raise ValueError(f"{index}: no `weight_map` of tensors to files beside it")
     files = sorted(set(places.values()))
-    if gone := [name for name in files if not (index.parent / name).is_file()]:
+    if gone := [name for name in files if not is_file(index.parent / name)]:
         raise ValueError(f"{index}: files missing: {', '.join(gone)}; copy them too")
     tensors: dict[str, Shaped[np.ndarray, "..."]] = {}
     for name in files:
-        shard = _load(index.parent / name)
+        shard = _load(index.parent / name, content)
         expected = {tensor for tensor, place in places.items() if place == name}
         if wrong := sorted(expected ^ shard.keys()):
             raise ValueError(

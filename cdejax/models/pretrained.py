@@ -20,7 +20,7 @@ from cdejax.models.checkpoints.config import typed
 from cdejax.models.checkpoints.registry import architecture, architecture_of
 from cdejax.models.contextual import ContextualConfig, ContextualEncoder
 from cdejax.models.encoder import Encoder
-from cdejax.models.folders import read_json, read_tensors, weights_file
+from cdejax.models.folders import read_tensors, weights_file
 from cdejax.models.hf_config import (
     contextual_config,
     contextual_config_dict,
@@ -37,6 +37,7 @@ from cdejax.models.weights import (
     load_state_dict,
 )
 from cdejax.paths import resolve_folder
+from cdejax.reading import is_file, read_json
 
 M = TypeVar("M", bound=nnx.Module)
 _NULL = "second_stage_model.sequence_dropout_null_embedding"
@@ -50,6 +51,7 @@ def from_pretrained(
     dtype: DTypeLike = jnp.float32,
     preset: PresetName | None = None,
     remat: bool = False,
+    weights: bool = True,
 ) -> BiEncoder | ContextualEncoder:
     """Loads a model from a folder, whose weights may be sharded or 16-bit safetensors.
 
@@ -63,6 +65,8 @@ def from_pretrained(
       preset: for published CDE checkpoints, whose config.json does not tell their
         forward pass (see `cdejax.models.presets`); what it does tell comes first.
       remat: recompute activations in the backward pass (gradient checkpointing).
+      weights: read the encoder's weights; otherwise its parameters stay abstract
+        (`jax.ShapeDtypeStruct`), and only the headers of their files are read.
 
     Returns:
       A biencoder, or a contextual encoder for `"architecture": "transductive"`; with
@@ -73,7 +77,7 @@ def from_pretrained(
         architecture, a number makes no sense, or weights do not fit the configuration.
     """
     folder = resolve_folder(folder)
-    contextual = (folder / "config.json").is_file() and (
+    contextual = is_file(folder / "config.json") and (
         read_json(folder / "config.json").get("architecture") == "transductive"
     )
     if contextual:
@@ -82,10 +86,10 @@ def from_pretrained(
                 f"{folder}: `layers` is for single encoders; a contextual model is "
                 "loaded whole"
             )
-        return _contextual(folder, dtype, preset, remat)
+        return _contextual(folder, dtype, preset, remat, weights)
     if preset is not None:
         raise ValueError(f"{folder}: preset {preset!r} is for contextual models")
-    return _biencoder(folder, layers, dtype, remat)
+    return _biencoder(folder, layers, dtype, remat, weights)
 
 
 def config_dict(model: Model) -> dict[str, Any]:
@@ -102,14 +106,14 @@ def config_dict(model: Model) -> dict[str, Any]:
 
 
 def _biencoder(
-    folder: Path, layers: int | None, dtype: DTypeLike, remat: bool
+    folder: Path, layers: int | None, dtype: DTypeLike, remat: bool, weights: bool
 ) -> BiEncoder:
     modules = read_modules(folder)
     source = str(modules.encoder / "config.json")
     raw = read_json(modules.encoder / "config.json")
     found = architecture(raw, source)
     config = found.read(raw, source)
-    tensors = encoder_tensors(found, read_tensors(modules.encoder))
+    tensors = encoder_tensors(found, read_tensors(modules.encoder, content=weights))
     config = found.fitted(config, tensors)
     if layers is not None:
         config = _limited(config, layers, source)
@@ -119,7 +123,8 @@ def _biencoder(
     encoder = _abstract(
         lambda: make_encoder(config, nnx.Rngs(0), dtype, remat=remat), source
     )
-    load_state_dict(encoder, tensors, source=str(weights_file(modules.encoder)))
+    if weights:
+        load_state_dict(encoder, tensors, source=str(weights_file(modules.encoder)))
     return BiEncoder(
         encoder,
         modules.pooling,
@@ -129,12 +134,12 @@ def _biencoder(
 
 
 def _contextual(
-    folder: Path, dtype: DTypeLike, preset: str | None, remat: bool
+    folder: Path, dtype: DTypeLike, preset: str | None, remat: bool, weights: bool
 ) -> ContextualEncoder:
     source = str(folder / "config.json")
     raw = with_preset(read_json(folder / "config.json"), preset, source)
     first, second = stage_configs(raw, source)
-    tensors = read_tensors(folder)
+    tensors = read_tensors(folder, content=weights)
     null = raw.get("null_embedding")
     null = _NULL in tensors if null is None else null
     null = typed(null, True, "null_embedding", source)
@@ -155,7 +160,8 @@ def _contextual(
     model = _abstract(build, source)
     if context is not None:
         tensors["second_stage_model.context"] = context.vectors
-    load_state_dict(model, tensors, source=str(weights_file(folder)))
+    if weights:
+        load_state_dict(model, tensors, source=str(weights_file(folder)))
     return model
 
 

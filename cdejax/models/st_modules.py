@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from cdejax.models.checkpoints.config import typed
 from cdejax.models.checkpoints.fit import check_fit
 from cdejax.models.checkpoints.registry import architecture
 from cdejax.models.elementwise import gelu
-from cdejax.models.folders import read_json, read_tensors, weights_file
+from cdejax.models.folders import read_tensors, weights_file
 from cdejax.models.layers import Head
 from cdejax.models.modules import (
     ACTIVATIONS,
@@ -26,6 +25,7 @@ from cdejax.models.modules import (
     Normalize,
 )
 from cdejax.models.pooling import Pooling, pooled_size
+from cdejax.reading import is_file, read_json, read_json_if_there, read_json_value
 
 MODES = {
     "cls": "cls",
@@ -95,12 +95,9 @@ def list_modules(folder: Path) -> list[tuple[str, Path]]:
       ValueError: the file is no list of modules, or one lies outside the folder.
     """
     path = folder / "modules.json"
-    if not path.is_file():
+    if not is_file(path):
         return []
-    try:
-        listed = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not valid JSON ({error})") from None
+    listed = read_json_value(path)
     if not isinstance(listed, list) or not listed:
         raise ValueError(f"{path}: a list of modules was expected, not {listed!r:.60}")
     return [_listed(module, path) for module in listed]
@@ -228,7 +225,7 @@ def _read(kind: str, folder: Path, size: int) -> Module:
     """A module of a head that gets vectors of a size, with its weights."""
     path = folder / "config.json"
     _check_settings(path, dict.fromkeys(_ENDS, _VECTOR))
-    bare = kind == "Normalize" and not path.is_file()
+    bare = kind == "Normalize" and not is_file(path)
     raw = {} if bare else read_json(path)
     _warn_of_unknown(raw, kind, path)
     if kind == "Normalize":
@@ -308,7 +305,7 @@ def _joined(modules: list[Module]) -> Head | Chain | None:
 
 def _check_settings(path: Path, computed: dict[str, Any]) -> None:
     """Refuses settings that ask for something else than what is computed."""
-    raw = read_json(path) if path.is_file() else {}
+    raw = read_json_if_there(path)
     other = [
         f"{key} {raw[key]!r} (we compute {value!r})"
         for key, value in computed.items()
