@@ -133,8 +133,9 @@ class DataConfig:
 class SideConfig:
     """How one side of a pair becomes tokens."""
 
-    prefix: str = ""
-    """Text put before every text of this side."""
+    prefix: str | None = None
+    """Text put before every text of this side (default: the prompt of the folder
+    `model.encoder`, if it has one; "": none)."""
     max_length: int = 128
     """Longest sequence in tokens, special tokens included; what is cut is counted."""
     domain_prefixes: dict[str, str] = field(default_factory=dict)
@@ -161,7 +162,7 @@ class TokensConfig:
             return
         for name in ("prefix", "domain_prefixes"):
             ours, theirs = getattr(self.context, name), getattr(self.document, name)
-            if ours != theirs:
+            if ours not in (theirs, None):
                 raise ValueError(
                     f"context: its {name} {ours!r} must be that of `document`, "
                     f"{theirs!r}: the first stage reads documents"
@@ -180,6 +181,10 @@ class VectorsConfig:
     """encoder: a folder that `cdejax.load` reads."""
     batch_size: int = 256
     """encoder: texts a batch."""
+    query_prefix: str | None = None
+    """encoder: text put before every query (default: the folder's prompt; "": none)."""
+    document_prefix: str | None = None
+    """encoder: the same for documents."""
     queries: str | None = None
     """file: .npy of shape [queries, dim], in the order of the pairs artefact."""
     documents: str | None = None

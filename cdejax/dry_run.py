@@ -9,12 +9,14 @@ from flax import nnx
 from jax.sharding import Mesh
 from rich import box
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 
 from cdejax.artifacts import read_manifest
 from cdejax.config import Config
 from cdejax.models import ContextualEncoder
 from cdejax.pipeline import Stages, variants_of
+from cdejax.prompts import start_prompts, surrogate_prompts, tokens_of
 from cdejax.training.loop import local_indices, loss_settings, make_batches
 from cdejax.training.memory import kept_chunks
 from cdejax.training.optimizer import make_optimizer
@@ -71,6 +73,7 @@ def _facts(config: Config, inputs: Inputs) -> dict[str, str]:
     traffic = chunk_traffic(nnx.split(model)[1], mesh)
     return {
         "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
+        **_prefixes(config),
         "steps": f"{total:,} of {batch:,} pairs",
         "negatives a query": f"{columns - 1:,}",
         "context documents": f"{maker.context_size:,}",
@@ -82,6 +85,19 @@ def _facts(config: Config, inputs: Inputs) -> dict[str, str]:
         "useful FLOPs a step": f"{useful:.2e}",
         "computed FLOPs a step": f"{computed:.2e}",
     }
+
+
+def _prefixes(config: Config) -> dict[str, str]:
+    """The text before every text, and what the model's folder says of it."""
+    tokens, said = tokens_of(config), start_prompts(config)
+    used = {"query": tokens.query.prefix, "document": tokens.document.prefix}
+    shown = {f"{s} prefix": f"{used[s]!r} (folder: {said[s]!r})" for s in used}
+    if config.vectors.method == "encoder":
+        said, used = surrogate_prompts(config.vectors)
+        for side in ("query", "document"):
+            text = f"{used[side]!r} (folder: {said[side]!r})"
+            shown[f"surrogate's {side} prefix"] = text
+    return shown
 
 
 def _leaves(model: Model) -> list[Any]:
@@ -141,6 +157,7 @@ def _fact_table(facts: dict[str, dict[str, str]]) -> Table:
     table.add_column("")
     for name in facts:
         table.add_column(name, justify="right")
-    for row in next(iter(facts.values())):
-        table.add_row(row, *(values[row] for values in facts.values()))
+    for row in dict.fromkeys(row for values in facts.values() for row in values):
+        cells = (escape(values.get(row, "")) for values in facts.values())
+        table.add_row(row, *cells)
     return table

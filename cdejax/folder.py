@@ -76,6 +76,16 @@ def read_settings(folder: Path) -> dict[str, Any]:
     }
 
 
+def read_prompts(folder: Path) -> dict[str, str]:
+    """A folder's prompts by name, `query` and `document` among them: see above.
+
+    Raises:
+      ValueError: the file that holds them is no JSON object, or they are no texts.
+    """
+    path = folder / _SETTINGS
+    return _prompts(read_json_if_there(path), str(path))
+
+
 def _limit(inner: Path, config: Mapping[str, Any]) -> int:
     """The longest text, in tokens."""
     files = listed(inner, "sentence_*_config.json")

@@ -260,15 +260,20 @@ def heldout_score(config: Config, pairs: Pairs) -> Callable[[Any], float] | None
 
 
 def make_embedder(config: Config, model: Any, name: str) -> Embedder:
-    """A model in memory as an embedder, with the recipe's prefixes and limits."""
+    """A model in memory as an embedder, with the recipe's prefixes and limits.
+
+    Prefixes that the recipe does not set are the prompts of the model's start.
+    """
     from cdejax.data.tokenizer import Tokenizer
     from cdejax.embedder import Embedder
+    from cdejax.prompts import tokens_of
 
-    tokens = config.tokens
+    tokens = tokens_of(config)
+    prompts = {"query": tokens.query.prefix, "document": tokens.document.prefix}
     return Embedder(
         model,
         Tokenizer.load(resolve_folder(config.model.encoder, "model.encoder")),
-        prompts={"query": tokens.query.prefix, "document": tokens.document.prefix},
+        prompts={side: prefix or "" for side, prefix in prompts.items()},
         max_length=max(tokens.query.max_length, tokens.document.max_length),
         context_length=tokens.context.max_length if tokens.context else None,
         name=name,

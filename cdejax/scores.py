@@ -20,6 +20,7 @@ from cdejax.pipeline import (
     trained_model,
     variants_of,
 )
+from cdejax.prompts import tokens_of
 
 if TYPE_CHECKING:
     from cdejax.data.beir import Collection
@@ -53,7 +54,7 @@ class System:
         spec = {"system": self.name, "seed": config.seed}
         if self.kind == "bm25":
             return spec
-        spec |= {"model": config.model, "tokens": config.tokens}
+        spec |= {"model": config.model, "tokens": tokens_of(config)}
         spec |= {"encoder": encoder_hash(config)}
         spec |= {"dtype": config.training.dtype, "contexts": config.evaluation.contexts}
         if self.kind == "trained":
@@ -72,7 +73,7 @@ def systems_of(config: Config) -> list[System]:
     if config.evaluation.bm25:
         found.append(System("BM25", next(iter(variants.values())), "bm25"))
     for name, resolved in variants.items():
-        model = artifacts.fingerprint([resolved.model, resolved.tokens])
+        model = artifacts.fingerprint([resolved.model, tokens_of(resolved)])
         starts.setdefault(model, (name, resolved))
     kinds = [resolved.model.kind for _, resolved in starts.values()]
     for name, resolved in starts.values():

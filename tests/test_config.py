@@ -235,7 +235,7 @@ BAD = {
         "data.near_duplicate: 70.0 must be greater than 0 and at most 1",
     ),
     "context with another prefix": (
-        recipe("tokens: {document: {prefix: 'd: '}, context: {max_length: 8}}\n"),
+        recipe("tokens: {document: {prefix: 'd: '}, context: {prefix: ''}}\n"),
         "tokens.context: its prefix '' must be that of `document`, 'd: '",
     ),
     "temperature of zero": (

@@ -77,7 +77,7 @@ def vectors_stage(config: Config, root: str | Path, pairs_folder: str | Path) ->
     settings = config.vectors
     spec = {
         "pairs": artifacts.artifact_fingerprint(pairs_folder),
-        "vectors": settings,
+        "vectors": _said(settings),
         "seed": config.seed,
         "inputs": _input_hashes(settings),
     }
@@ -285,8 +285,10 @@ def embed_share(
       ValueError: the encoder cannot be read or is contextual, or see `write_blocks`.
     """
     from cdejax.embedder import load
+    from cdejax.prompts import surrogate_prompts
 
     embedder = load(resolve_folder(settings.encoder or "", "vectors.encoder"))
+    _, embedder.prompts = surrogate_prompts(settings)
     if embedder.context_size is not None:
         raise ValueError(
             f"vectors.encoder: {settings.encoder} is contextual; give a plain biencoder"
@@ -344,6 +346,13 @@ def _create_once(path: Path, shape: tuple[int, int], index: int) -> None:
     with contextlib.suppress(FileExistsError):
         os.link(new, path)
     new.unlink()
+
+
+def _said(settings: VectorsConfig) -> dict[str, Any]:
+    """The settings without prefixes that are not set: the folder's decide then."""
+    said = artifacts.jsonable(settings)
+    unset = {"query_prefix", "document_prefix"}
+    return {k: v for k, v in said.items() if v is not None or k not in unset}
 
 
 def _input_hashes(settings: VectorsConfig) -> dict[str, str]:

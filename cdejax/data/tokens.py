@@ -15,7 +15,7 @@ from cdejax import artifacts
 from cdejax.config import Config, SideConfig, TokensConfig
 from cdejax.data.pairs import Pairs
 from cdejax.data.ragged import Ragged, RaggedWriter
-from cdejax.data.tokenizer import Tokenizer, files_of
+from cdejax.data.tokenizer import Tokenizer
 from cdejax.paths import resolve_folder
 from cdejax.progress import progress
 
@@ -64,11 +64,14 @@ def tokens_stage(config: Config, root: str | Path, pairs_folder: str | Path) -> 
       ValueError: no tokenizer, an unknown domain among the prefixes, or a length limit
         that leaves no room for text.
     """
+    from cdejax.keys import tokenizer_files
+    from cdejax.prompts import tokens_of
+
     encoder = resolve_folder(config.model.encoder, "model.encoder")
-    tokenizer = Tokenizer.load(encoder)
+    tokenizer, tokens = Tokenizer.load(encoder), tokens_of(config)
     spec = {
-        "tokens": config.tokens,
-        "tokenizer": artifacts.hash_files(*files_of(encoder)),
+        "tokens": tokens,
+        "tokenizer": tokenizer_files(encoder),
         "pairs": artifacts.artifact_fingerprint(pairs_folder),
     }
     pairs = Pairs.open(pairs_folder)
@@ -77,7 +80,7 @@ def tokens_stage(config: Config, root: str | Path, pairs_folder: str | Path) -> 
         root,
         "tokens",
         spec,
-        lambda folder: build_tokens(pairs, tokenizer, config.tokens, folder),
+        lambda folder: build_tokens(pairs, tokenizer, tokens, folder),
         code=code,
         resumable=True,
     )
@@ -86,7 +89,10 @@ def tokens_stage(config: Config, root: str | Path, pairs_folder: str | Path) -> 
 def build_tokens(
     pairs: Pairs, tokenizer: Tokenizer, config: TokensConfig, folder: Path
 ) -> dict[str, Any]:
-    """Writes the token rows of all sides into `folder`; returns counts per side."""
+    """Writes the token rows of all sides into `folder`; returns counts per side.
+
+    A prefix that is not set is none.
+    """
     query = (pairs.queries, pairs.query_domain)
     document = (pairs.documents, pairs.document_domain)
     sides = {
@@ -102,7 +108,7 @@ def build_tokens(
     artifacts.write_json(folder / _INFO, info)
     counts = {}
     for name, (_, side, texts, domain) in sides.items():
-        prefix = [side.domain_prefixes.get(d, side.prefix) for d in pairs.domains]
+        prefix = [side.domain_prefixes.get(d, side.prefix or "") for d in pairs.domains]
         prefixes = [prefix[d] for d in domain]
         counts[name] = write_tokens(
             texts, prefixes, tokenizer, side.max_length, folder / name
