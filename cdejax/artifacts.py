@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
+from cdejax import guarded
 from cdejax.distributed import is_main, process
 from cdejax.hashing import file_hash
 
@@ -37,6 +38,8 @@ RUN = "run.json"
 IN_SIGHT_SECONDS = 60
 """How long a file of process 0 may take to be seen on other hosts."""
 _PACKAGE = Path(__file__).parent
+_MAX_JSON = 1 << 33
+"""Bytes of a JSON file of ours at most: ids of millions of texts, say."""
 _kept: ContextVar[tuple[str, ...]] = ContextVar("kept", default=())
 
 
@@ -104,24 +107,21 @@ def write_json(path: str | Path, value: Any) -> None:
 def read_json(path: str | Path) -> Any:
     """Reads what `write_json` wrote; ValueError if it is missing or damaged."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return guarded.read_json(path, _MAX_JSON)
+    except ValueError as error:
         raise _damaged(path, error) from None
 
 
 def load_array(path: str | Path) -> Shaped[np.ndarray, "..."]:
     """Maps a `.npy` of ours into memory; ValueError if it is missing or damaged."""
     try:
-        try:
-            return np.load(path, mmap_mode="r", allow_pickle=False)
-        except ValueError:  # an empty array cannot be mapped
-            return np.load(path, allow_pickle=False)
-    except (OSError, EOFError, ValueError) as error:
+        return guarded.open_npy(path)
+    except ValueError as error:
         raise _damaged(path, error) from None
 
 
-def _damaged(path: str | Path, error: Exception) -> ValueError:
-    reason = getattr(error, "strerror", None) or error
+def _damaged(path: str | Path, error: ValueError) -> ValueError:
+    reason = str(error).removeprefix(f"{path}: ")
     return ValueError(
         f"{path}: missing or damaged ({reason}). Remove the folder that it belongs to "
         "and run the stage again."
@@ -148,6 +148,11 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     manifest = read_json(path)
     if not isinstance(manifest, dict):
         raise _damaged(path, ValueError("no JSON object"))
+    parts = (("fingerprint", str), ("spec", dict), ("counts", dict))
+    if missing := [
+        name for name, kind in parts if not isinstance(manifest.get(name), kind)
+    ]:
+        raise _damaged(path, ValueError(f"no `{missing[0]}` in it"))
     return manifest
 
 
@@ -294,7 +299,8 @@ def begun_with(run_folder: str | Path) -> set[str]:
     held = read_json(path) if path.is_file() else None
     recipe = held.get("recipe") if isinstance(held, dict) else None
     names = recipe.get("artefacts") if isinstance(recipe, dict) else None
-    return set(names.values()) if isinstance(names, dict) else set()
+    values = names.values() if isinstance(names, dict) else ()
+    return {value for value in values if isinstance(value, str)}
 
 
 def _kept_folder(root: Path, stage: str, spec: Mapping[str, Any]) -> Path | None:

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from cdejax.artifacts import jsonable
 from cdejax.config import Config
-from cdejax.config_yaml import Keys, parse_value, read_yaml
+from cdejax.config_yaml import Keys, check_key, parse_value, read_yaml
+from cdejax.guarded import MAX_DEPTH
 
 _WORDS = {
     int: "a whole number",
@@ -89,23 +88,25 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, Any]:
     """Nested overrides from `section.key=value` texts; values are read as YAML.
 
     Raises:
-      ValueError: no `=`, no key, or a value that is no YAML.
+      ValueError: no `=`, a key that is none, or a value that is no YAML.
     """
     overrides: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         keys = name.strip().split(".")
+        shown = f"--set {_excerpt(assignment)}"
         if not equals or not all(keys):
             raise ValueError(
-                f"--set {assignment}: write section.key=value, "
-                "for example plan.batch_size=256"
+                f"{shown}: write section.key=value, for example plan.batch_size=256"
             )
+        if len(keys) > MAX_DEPTH:
+            raise ValueError(f"{shown}: a key of {len(keys):,} parts; no setting is")
         try:
+            for key in keys:
+                check_key(key)
             value = parse_value(text)
-        except yaml.YAMLError:
-            raise ValueError(
-                f"--set {assignment}: the value is not YAML; put quotes around text"
-            ) from None
+        except ValueError as error:
+            raise ValueError(f"{shown}: {error}; put quotes around text") from None
         for key in reversed(keys):
             value = {key: value}
         overrides = _merge(overrides, value)
@@ -238,6 +239,8 @@ def _scalar(hint: type, value: Any, keys: Keys) -> Any:
         isinstance(value, bool) and hint is not bool
     ):
         raise _Bad(keys, _wrong(value, hint))
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise _Bad(keys, f"{_show(value)} is too large, it must fit into 64 bits")
     if hint is float and not math.isfinite(value):
         raise _Bad(keys, f"{value} is not finite, a finite number is needed")
     return float(value) if hint is float else value
@@ -265,9 +268,14 @@ def _words(hint: Any) -> str:
 def _show(value: Any) -> str:
     if value is None:
         return "empty"
-    text = repr(value)
     kind = {dict: "a mapping", list: "a list"}.get(type(value))
-    return kind if kind else text if len(text) <= 60 else text[:57] + "…"
+    return kind or _excerpt(repr(value))
+
+
+def _excerpt(text: str) -> str:
+    """The text, shortened and with its control characters and surrogates escaped."""
+    text = text if text.isprintable() else ascii(text)[1:-1]
+    return text if len(text) <= 60 else text[:57] + "…"
 
 
 def _unknown(name: object, known: Iterable[str]) -> str:

@@ -8,13 +8,13 @@ opened meanwhile, and on those that were missing: see `cdejax.keys`.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from cdejax import guarded
 from cdejax.hashing import Signature, file_hash, settled, signature
 
 _record: ContextVar[Record | None] = ContextVar("record", default=None)
@@ -85,17 +85,14 @@ def listed(folder: Path, pattern: str) -> list[Path]:
 
 def read_text(path: Path) -> str:
     """A file's content as text; ValueError where it is no UTF-8."""
-    return opened(path).read_text(encoding="utf-8")
+    return guarded.read_text(opened(path))
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object; ValueError if it is missing or is none."""
     if not is_file(path):
         raise ValueError(f"{path.parent}: no {path.name} there; is it a model folder?")
-    value = read_json_value(path)
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: a JSON object was expected, not {value!r:.60}")
-    return value
+    return guarded.read_json_object(opened(path))
 
 
 def read_json_if_there(path: Path) -> dict[str, Any]:
@@ -105,7 +102,4 @@ def read_json_if_there(path: Path) -> dict[str, Any]:
 
 def read_json_value(path: Path) -> Any:
     """Reads any JSON value; ValueError where the file is not JSON."""
-    try:
-        return json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not valid JSON ({error})") from None
+    return guarded.read_json(opened(path))

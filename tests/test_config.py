@@ -9,6 +9,7 @@ import yaml
 from cdejax.artifacts import jsonable
 from cdejax.config import Config, ModelConfig, PlanConfig, SideConfig, VectorsConfig
 from cdejax.config_io import load_config, parse_overrides, variant
+from tests import malformed
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 GOOD = """\
@@ -122,7 +123,7 @@ BAD = {
     "bare text": ("\nhello\n", "recipe.yaml:2: the top level must be a mapping"),
     "unclosed bracket": ("name: x\nplan: {kind: [\n", "recipe.yaml:3: not YAML"),
     "tab for indentation": ("plan:\n\tkind: x\n", "recipe.yaml:2: not YAML"),
-    "control character": ("name: \x01\n", "recipe.yaml: not YAML"),
+    "control character": ("name: \x01\n", "recipe.yaml:1: not YAML"),
     "object tag": (
         "name: !!python/object/apply:os.getcwd []\n",
         "recipe.yaml:1: not YAML",
@@ -317,7 +318,7 @@ def test_bad_files(tmp_path):
         load_config(tmp_path)
     path = tmp_path / "latin.yaml"
     path.write_bytes("name: caf\xe9\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"latin\.yaml: not UTF-8 text \(byte 9\)"):
+    with pytest.raises(ValueError, match=r"latin\.yaml:1: not UTF-8 text \(byte 9\)"):
         load_config(path)
 
 
@@ -330,7 +331,7 @@ def test_bad_files(tmp_path):
         ("plan=3", "command line: plan: must be a mapping"),
         ("plan.batch_size", "--set plan.batch_size: write section.key=value"),
         ("=3", "--set =3: write section.key=value"),
-        ("name={", "--set name={: the value is not YAML"),
+        ("name={", "--set name={: not YAML"),
     ],
 )
 def test_bad_override(override, message, tmp_path):
@@ -338,6 +339,18 @@ def test_bad_override(override, message, tmp_path):
     with pytest.raises(ValueError) as error:  # noqa: PT011
         load_config(path, parse_overrides([override]))
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize("name", malformed.SET)
+def test_malformed_override_ends_in_one_line(name, tmp_path):
+    path = write(tmp_path, GOOD)
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        load_config(path, parse_overrides([malformed.SET[name]]))
+    assert not isinstance(error.value, UnicodeError)
+    message = str(error.value)
+    assert message.startswith(("--set ", "command line: ")), message
+    assert message.isprintable()
+    assert len(message) < 500
 
 
 def test_impossible_values_are_refused_without_yaml_too():

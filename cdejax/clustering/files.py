@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Shaped
 
 from cdejax import artifacts
+from cdejax.guarded import open_npy, read_json_object
 
 
 def check_vectors(
@@ -66,15 +66,10 @@ def check_file(
 
 def load_npy(path: Path, where: str) -> Shaped[np.ndarray, "..."]:
     """Maps a `.npy` file of plain numbers; ValueError if it is anything else."""
-    with open(path, "rb") as stream:
-        magic = stream.read(6)
-    if magic != b"\x93NUMPY":
-        kind = "an .npz archive" if magic[:2] == b"PK" else "not a .npy file"
-        raise ValueError(f"{where}: {kind}. Write one array with `numpy.save`.")
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        return open_npy(path)
     except ValueError as error:
-        reason = "holds pickled objects" if "object" in str(error).lower() else error
+        reason = str(error).removeprefix(f"{path}: ")
         raise ValueError(
             f"{where}: {reason}. Write one array of plain numbers with `numpy.save`."
         ) from None
@@ -85,9 +80,10 @@ def check_origin(path: Path, where: str, pairs_fingerprint: str) -> None:
     sidecar = path.with_name(path.name + ".json")
     manifest = (path if path.is_dir() else path.parent) / artifacts.MANIFEST
     if sidecar.is_file():
-        origin = json.loads(sidecar.read_text(encoding="utf-8")).get("pairs")
+        origin = read_json_object(sidecar).get("pairs")
     elif manifest.is_file():
-        origin = artifacts.read_manifest(manifest.parent).get("spec", {}).get("pairs")
+        spec = read_json_object(manifest).get("spec")
+        origin = spec.get("pairs") if isinstance(spec, dict) else None
     else:
         return
     if origin not in (None, pairs_fingerprint):

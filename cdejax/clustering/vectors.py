@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from cdejax.distributed import (
     process,
     processes,
 )
+from cdejax.guarded import open_npy
 from cdejax.paths import resolve_folder
 from cdejax.progress import progress
 from cdejax.streaming import behind
@@ -159,7 +159,7 @@ def write_blocks(
       ValueError: a vector is not finite, or zero where that is not allowed.
     """
     marker, own = share.marker(path), share.rows(total)
-    done = json.loads(marker.read_text()) if marker.is_file() else 0
+    done = _rows_done(marker, len(own))
     zeros = [np.zeros(0, np.int64)]
 
     def write(x: Float[np.ndarray, "block dim"]) -> None:
@@ -167,7 +167,7 @@ def write_blocks(
         start = own.start + done
         x = unit_rows(x if zeros_allowed else check_vectors(x, label, start))
         _create_once(path, (total, x.shape[1]), share.index)
-        out = np.load(path, "r+")
+        out = open_npy(path, "r+")
         out[start : start + len(x)] = x
         with open(path, "r+b") as stream:
             os.fsync(stream.fileno())  # as `out.flush()`, but other threads go on
@@ -179,6 +179,17 @@ def write_blocks(
     with progress(label, len(own), done) as advance:
         behind(write, vectorise(own[done:]))
     return np.concatenate(zeros)
+
+
+def _rows_done(marker: Path, rows: int) -> int:
+    """What a killed run noted beside its file; 0 without a note."""
+    done = artifacts.read_json(marker) if marker.is_file() else 0
+    if type(done) is not int or not 0 <= done <= rows:
+        raise ValueError(
+            f"{marker}: {done!r:.60} is no number of finished rows (there are {rows}); "
+            "remove the folder that it belongs to and run the stage again"
+        )
+    return done
 
 
 def _from_tfidf(config: Config, pairs: Pairs, _: str, folder: Path) -> dict[str, Any]:
@@ -210,7 +221,8 @@ def _from_tfidf(config: Config, pairs: Pairs, _: str, folder: Path) -> dict[str,
         )
     links = [(p.query, p.document) for p in (pairs.train, pairs.heldout)]
     query, document = (np.concatenate(column) for column in zip(*links, strict=True))
-    q, d = (np.load(folder / f"{side}.npy", "r+") for side in SIDES)
+    maps: list[Any] = [open_npy(folder / f"{side}.npy", "r+") for side in SIDES]
+    q, d = maps
     lent = q[empty["queries"]], d[empty["documents"]]
     counts["queries_without_known_word"] = len(lent[0])
     counts["documents_without_known_word"] = len(lent[1])
@@ -255,7 +267,7 @@ def _from_encoder(config: Config, pairs: Pairs, _: str, folder: Path) -> dict[st
 
 
 def _dim(folder: Path) -> dict[str, Any]:
-    return {"dim": np.load(folder / "queries.npy", "r").shape[1]}
+    return {"dim": open_npy(folder / "queries.npy").shape[1]}
 
 
 def _embed_together(

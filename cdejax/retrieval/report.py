@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cdejax.artifacts import write_json
+from cdejax.artifacts import read_json, write_json
 from cdejax.retrieval.bootstrap import Interval, paired
 from cdejax.retrieval.evaluate import Result
 
@@ -59,8 +58,8 @@ def read_results(folder: str | Path) -> list[Result]:
     if not path.is_file():
         raise ValueError(f"{folder}: no {RESULTS} there; run `cdejax evaluate` first")
     try:
-        return [_restored(row) for row in json.loads(path.read_text(encoding="utf-8"))]
-    except (ValueError, TypeError, KeyError) as error:
+        return [_restored(row) for row in read_json(path)]
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(f"{path}: not written by cdejax ({error!r})") from None
 
 

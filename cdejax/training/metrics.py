@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cdejax import guarded
 from cdejax.distributed import is_main
 
 FILE = "metrics.jsonl"
+_MAX_BYTES = 1 << 33
 
 
 class MetricsLog:
@@ -60,14 +62,17 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
     path = Path(folder) / FILE
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = guarded.read_text(path, _MAX_BYTES).splitlines()
     numbered = [(n, line) for n, line in enumerate(lines, 1) if line.endswith("}")]
     return [_read_line(f"{path}:{number}", line) for number, line in numbered]
 
 
 def _read_line(place: str, line: str) -> dict[str, Any]:
     try:
-        return json.loads(line)
+        value = guarded.parse_json(line)
+        if not isinstance(value, dict):
+            raise ValueError("no JSON object")
+        return value
     except ValueError as error:
         raise ValueError(f"{place}: not JSON ({error}); remove the line") from None
 
