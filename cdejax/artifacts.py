@@ -13,7 +13,6 @@ import dataclasses
 import datetime
 import errno
 import fcntl
-import functools
 import hashlib
 import json
 import os
@@ -37,9 +36,24 @@ RUN = "run.json"
 """In a training run's folder: its recipe, and the artefacts that it began with."""
 IN_SIGHT_SECONDS = 60
 """How long a file of process 0 may take to be seen on other hosts."""
-_PACKAGE = Path(__file__).parent
 _MAX_JSON = 1 << 33
 """Bytes of a JSON file of ours at most: ids of millions of texts, say."""
+VERSIONS = {
+    "pairs": 1,
+    "tfds": 1,
+    "tokens": 1,
+    "vectors": 1,
+    "clusters": 1,
+    "plan": 1,
+    "hardness": 1,
+    "training": 1,
+    "evaluation": 1,
+}
+"""Version of each stage's code, and of the form in which it says what it depends on.
+
+A change after which a stage writes something else for the same inputs raises its
+number, so that the stage runs again; `tests/test_golden.py` notices such a change.
+"""
 _kept: ContextVar[tuple[str, ...]] = ContextVar("kept", default=())
 
 
@@ -80,19 +94,6 @@ def hash_files(*paths: str | Path) -> str:
             name = file.relative_to(path) if folder else file.name
             digest.update(f"{name}\0{file_hash(file)}\0".encode())
     return digest.hexdigest()
-
-
-@functools.cache
-def code_version(*parts: str) -> str:
-    """Hash of the package's source under the given parts (folders or files).
-
-    Taken once per process: source that is edited during a run is not what it runs.
-    """
-    files = []
-    for part in parts:
-        path = _PACKAGE / part
-        files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    return hash_files(*files)
 
 
 def write_json(path: str | Path, value: Any) -> None:
@@ -199,7 +200,6 @@ def run_stage(
     spec: Mapping[str, Any],
     build: Callable[[Path], Mapping[str, Any]],
     *,
-    code: tuple[str, ...],
     resumable: bool = False,
 ) -> Path:
     """Returns the folder of a finished stage, running it only if it has to.
@@ -208,12 +208,12 @@ def run_stage(
 
     Args:
       root: folder that holds all artefacts of a project.
-      stage: the stage's name; the folder is called `stage-FINGERPRINT`.
+      stage: the stage's name, one of `VERSIONS`; the folder is called
+        `stage-FINGERPRINT`.
       spec: everything that decides the content (configuration, seeds, fingerprints of
         the inputs); written to the manifest.
       build: writes the content into the folder it is given and returns counts (rows,
         truncations, drops, …) for the manifest.
-      code: parts of the package whose source counts as input (see `code_version`).
       resumable: `build` can go on from what a killed run left in the folder; otherwise
         the left-overs are removed first.
 
@@ -223,7 +223,7 @@ def run_stage(
     """
     if (kept := _kept_folder(Path(root), stage, spec)) is not None:
         return kept
-    key = fingerprint({"stage": stage, "spec": spec, "code": code_version(*code)})
+    key = fingerprint({"stage": stage, "spec": spec, "version": VERSIONS[stage]})
     folder = Path(root) / f"{stage}-{key}"
     if _finished(folder, key):
         return folder
@@ -242,6 +242,7 @@ def run_stage(
             counts = build(partial)
             manifest = {
                 "stage": stage,
+                "stage_version": VERSIONS[stage],
                 "fingerprint": key,
                 "spec": spec,
                 "counts": counts,
@@ -281,7 +282,7 @@ def _made_elsewhere(folder: Path) -> ValueError:
 
 @contextlib.contextmanager
 def keeping(fingerprints: Iterable[str]) -> Iterator[None]:
-    """Lets stages return these artefacts whatever code made them.
+    """Lets stages return these artefacts whatever version of their code made them.
 
     A run that has begun keeps its artefacts through an upgrade of the package. Other
     settings, seeds or inputs still make a new artefact.
@@ -294,10 +295,15 @@ def keeping(fingerprints: Iterable[str]) -> Iterator[None]:
 
 
 def begun_with(run_folder: str | Path) -> set[str]:
-    """Fingerprints of the artefacts that a run began with (none: no run is there)."""
+    """Fingerprints of the artefacts that a run began with.
+
+    None where there is no run, or one of another version, which is not continued.
+    """
     path = Path(run_folder) / RUN
     held = read_json(path) if path.is_file() else None
-    recipe = held.get("recipe") if isinstance(held, dict) else None
+    if not isinstance(held, dict) or held.get("version") != VERSIONS["training"]:
+        return set()
+    recipe = held.get("recipe")
     names = recipe.get("artefacts") if isinstance(recipe, dict) else None
     values = names.values() if isinstance(names, dict) else ()
     return {value for value in values if isinstance(value, str)}

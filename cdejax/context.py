@@ -65,6 +65,9 @@ class Context:
     """Hash of the weights that made the vectors (`Embedder.hash`)."""
     origin: Origin | None = None
     """Where the texts come from; None if it was not recorded."""
+    settings: str | None = None
+    """Hash of what else made the vectors (`Embedder.settings_hash`); None if it was not
+    recorded."""
 
     def __len__(self) -> int:
         return int(self.mask.sum())
@@ -83,14 +86,15 @@ class Context:
         """Everything but the arrays, as plain values: hash, number of texts, origin."""
         info = {"hash": self.hash, "texts": len(self), "seed": self.seed}
         origin = {} if self.origin is None else dataclasses.asdict(self.origin)
-        return info | {"model": self.model} | origin
+        settings = {} if self.settings is None else {"settings": self.settings}
+        return info | {"model": self.model} | settings | origin
 
     def compact(self) -> Context:
         """The same context without the places that are masked."""
         if self.mask.all():
             return self
-        kept = self.ids[self.mask], self.vectors[self.mask], self.mask[self.mask]
-        return Context(*kept, self.seed, self.model, self.origin)
+        kept = {name: getattr(self, name)[self.mask] for name in _NAMES}
+        return dataclasses.replace(self, **kept)
 
     def save(self, folder: str | Path) -> None:
         """Writes `context.safetensors` and `context.json`."""
@@ -126,6 +130,7 @@ class Context:
                 seed=info["seed"],
                 model=info["model"],
                 origin=_origin(info),
+                settings=info.get("settings"),
             )
             stored = info.pop("fingerprint", None), info["hash"]
         except Exception as error:  # zip, safetensors, JSON and key errors alike

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import hashlib
 import logging
@@ -18,6 +19,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import DTypeLike, Float, Int
 
+from cdejax.artifacts import fingerprint
 from cdejax.batching import context_arrays
 from cdejax.context import Context, Fill, Method
 from cdejax.data.ragged import Ragged
@@ -26,7 +28,9 @@ from cdejax.encoding import Block, Call, program
 from cdejax.folder import read_settings, transformer_folder
 from cdejax.mesh import local_mesh, same
 from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder
+from cdejax.models.modules import Chain
 from cdejax.models.presets import PresetName
+from cdejax.models.pretrained import config_dict
 from cdejax.paths import resolve_folder
 from cdejax.progress import progress
 from cdejax.representatives import Choice
@@ -144,6 +148,18 @@ class Embedder:
             digest.update(f"{jax.tree_util.keystr(path)}{leaf.shape}".encode())
             digest.update(np.ascontiguousarray(leaf, np.float32).tobytes())
         return digest.hexdigest()
+
+    @functools.cached_property
+    def settings_hash(self) -> str:
+        """Hash (16 hex digits) of what decides documents' vectors beside parameters.
+
+        Of the forward pass, the tokenizer, the document prompt and the length limit of
+        a context's texts.
+        """
+        with _TOKENIZER:
+            tokenizer = self.tokenizer.hash
+        read = self.prompts["document"], self.context_length
+        return fingerprint([_forward(self.model), tokenizer, *read])
 
     def encode(
         self,
@@ -276,7 +292,8 @@ class Embedder:
         with progress("encode context", len(rows), show=show_progress) as advance:
             blocks = self._blocks(job, chosen, range(len(rows)), advance)
             vectors = np.concatenate([np.zeros((0, self._size), np.float32), *blocks])
-        return choice.context(texts, rows, vectors, self.hash)
+        context = choice.context(texts, rows, vectors, self.hash)
+        return dataclasses.replace(context, settings=self.settings_hash)
 
     def check_context(self, context: Context | None) -> Context | None:
         """The context that texts are to be encoded with; None if none is to be given.
@@ -300,6 +317,12 @@ class Embedder:
             raise ValueError(
                 f"the context was made with other weights ({context.model}) than "
                 f"{self.name}'s ({self.hash}); make it again with this model"
+            )
+        if context.settings not in (None, self.settings_hash):
+            raise ValueError(
+                f"the context was made with other settings than {self.name}'s: its "
+                "forward pass, tokenizer, document prompt or length limit has changed; "
+                "make it again with this model"
             )
         places, *size = context.vectors.shape
         if places > self.context_size or size != [self._size]:
@@ -397,6 +420,18 @@ class Embedder:
         with _TOKENIZER:
             rows, cut = self.tokenizer.encode(whole, job.max_length)
         return Ragged.from_rows(rows), int(cut.sum())
+
+
+def _forward(model: BiEncoder | ContextualEncoder) -> list[Any]:
+    """What a model computes with its parameters, as JSON values."""
+    if isinstance(model, ContextualEncoder):
+        return [config_dict(model)]
+    head = model.head.modules if isinstance(model.head, Chain) else [model.head]
+    modules = [
+        [type(m).__name__, getattr(m, "activation", ""), getattr(m, "residual", False)]
+        for m in head
+    ]
+    return [config_dict(model), model.pooling, model.include_prompt, modules]
 
 
 @dataclass(frozen=True)

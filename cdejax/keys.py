@@ -7,15 +7,11 @@ miss one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from cdejax.data.tokenizer import Tokenizer
 from cdejax.folder import read_settings
-from cdejax.reading import Record, recorded
-
-_known: dict[tuple[Callable[[Path], Any], Path], Record] = {}
+from cdejax.reading import files_read
 
 
 def model_files(folder: Path) -> dict[str, str]:
@@ -24,16 +20,7 @@ def model_files(folder: Path) -> dict[str, str]:
     Raises:
       ValueError: the model cannot be read (see `from_pretrained`).
     """
-    return _files(_read_model, folder)
-
-
-def tokenizer_files(folder: Path) -> dict[str, str]:
-    """Hash of each file that decides a folder's tokenizer, by its name in the folder.
-
-    Raises:
-      ValueError: the tokenizer cannot be read.
-    """
-    return _files(Tokenizer.load, folder)
+    return files_read(_read_model, folder)
 
 
 def folder_files(folder: Path) -> dict[str, str]:
@@ -42,21 +29,11 @@ def folder_files(folder: Path) -> dict[str, str]:
     Raises:
       ValueError: a part cannot be read.
     """
-    settings = _files(read_settings, folder)
-    return settings | tokenizer_files(folder) | model_files(folder)
+    settings = files_read(read_settings, folder)
+    return settings | files_read(Tokenizer.load, folder) | model_files(folder)
 
 
 def _read_model(folder: Path) -> None:
     from cdejax.models import from_pretrained
 
     from_pretrained(folder, weights=False)
-
-
-def _files(read: Callable[[Path], Any], folder: Path) -> dict[str, str]:
-    """Hashes of what `read` opens; it runs again only if something has changed."""
-    record = _known.get((read, folder))
-    if record is None or not record.is_current():
-        with recorded() as record:
-            read(folder)
-        _known[read, folder] = record
-    return record.hashes(folder)

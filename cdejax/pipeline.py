@@ -126,9 +126,7 @@ class Stages:
                 folder,
             )
 
-        return artifacts.run_stage(
-            self.folder, "hardness", spec, build, code=("clustering",)
-        )
+        return artifacts.run_stage(self.folder, "hardness", spec, build)
 
     def needs_vectors(self) -> bool:
         """Whether training masks false negatives."""
@@ -205,9 +203,12 @@ def _each(config: Config, stage: Callable[[Stages], Path]) -> str:
 
 def train(config: Config) -> str:
     """Trains every variant, resuming what was begun; the run folders, one a line."""
+    from cdejax.training.run_folder import check_version
+
     variants = variants_of(config)
-    for resolved in variants.values():
+    for name, resolved in variants.items():
         check_models(resolved)
+        check_version(root_of(resolved) / name)
     return "\n".join(str(train_variant(*item)) for item in variants.items())
 
 
@@ -280,6 +281,20 @@ def make_embedder(config: Config, model: Any, name: str) -> Embedder:
     )
 
 
+def trained_folder(config: Config, name: str) -> Path:
+    """Folder of a variant that was trained to its end.
+
+    Raises:
+      ValueError: it was not, or by another recipe or version than this.
+    """
+    from cdejax.training.run_folder import check_trained, check_version
+
+    folder = root_of(config) / name
+    check_version(folder)  # before artefacts are made again for it
+    check_trained(folder, config, Stages(config).inputs())
+    return folder
+
+
 def trained_model(config: Config, name: str) -> Any:
     """A variant's model with its best parameters.
 
@@ -288,11 +303,9 @@ def trained_model(config: Config, name: str) -> Any:
     """
     from flax import nnx
 
-    from cdejax.training.run_folder import check_trained
     from cdejax.training.start import build_model, trained_params
 
-    folder = root_of(config) / name
-    check_trained(folder, config, Stages(config).inputs())
+    folder = trained_folder(config, name)
     graphdef, params = nnx.split(build_model(config))
     return nnx.merge(graphdef, trained_params(folder, params))
 
@@ -375,10 +388,12 @@ def run(config: Config) -> RenderableType | None:
     """Runs every stage of every variant; the report (None but on process 0)."""
     from cdejax.retrieval.collections import collection_folders
     from cdejax.scores import evaluate_recipe
+    from cdejax.training.run_folder import check_version
 
     variants = variants_of(config)
-    for resolved in variants.values():  # what is missing stops us now, not later
+    for name, resolved in variants.items():  # what is missing stops us now
         check_models(resolved)
+        check_version(root_of(resolved) / name)
         collection_folders(resolved.evaluation)
     for name, resolved in variants.items():
         _log.info("variant %s", name)

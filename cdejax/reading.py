@@ -2,14 +2,14 @@
 
 Whatever reads a file of a model or tokenizer folder, or asks whether one is there, does
 it through these functions. What is made from a folder depends on all files that were
-opened meanwhile, and on those that were missing: see `cdejax.keys`.
+opened meanwhile, and on those that were missing: see `files_read`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,9 @@ class Record:
         return all(signature(path) == seen for path, seen in self._seen.items())
 
 
+_known: dict[tuple[Callable[[Path], Any], Path], Record] = {}
+
+
 @contextlib.contextmanager
 def recorded() -> Iterator[Record]:
     """Records what is read meanwhile."""
@@ -55,6 +58,19 @@ def recorded() -> Iterator[Record]:
         yield record
     finally:
         _record.reset(token)
+
+
+def files_read(read: Callable[[Path], Any], folder: Path) -> dict[str, str]:
+    """Hash of each file that `read` opens, by its name in the folder.
+
+    It is called again only when one of the files that it looked at has changed.
+    """
+    record = _known.get((read, folder))
+    if record is None or not record.is_current():
+        with recorded() as record:
+            read(folder)
+        _known[read, folder] = record
+    return record.hashes(folder)
 
 
 def _note(path: Path, opened: bool = False) -> Path:

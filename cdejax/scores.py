@@ -17,6 +17,7 @@ from cdejax.pipeline import (
     Stages,
     make_embedder,
     root_of,
+    trained_folder,
     trained_model,
     variants_of,
 )
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
     from cdejax.retrieval.evaluate import Result
 
 START = "untrained start"
-_CODE = (
-    *("retrieval", "models", "embedder.py", "data/tokenizer.py"),
-    *("batching.py", "encoding.py", "context.py", "representatives.py"),
-    *("data/beir.py", "data/qrels.py", "training/start.py", "pipeline.py", "scores.py"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,22 +43,17 @@ class System:
 
     def spec(self) -> dict[str, Any]:
         """What its figures depend on, beside the collections."""
-        from cdejax.training.run_folder import check_trained
-        from cdejax.training.start import encoder_hash
+        from cdejax.training.start import run_files, start_files
 
         config = self.config
         spec = {"system": self.name, "seed": config.seed}
         if self.kind == "bm25":
             return spec
         spec |= {"model": config.model, "tokens": tokens_of(config)}
-        spec |= {"encoder": encoder_hash(config)}
+        spec |= {"files": start_files(config)["encoder"]}
         spec |= {"dtype": config.training.dtype, "contexts": config.evaluation.contexts}
         if self.kind == "trained":
-            folder = root_of(config) / self.variant
-            check_trained(folder, config, Stages(config).inputs())
-            names = (artifacts.RUN, "best/best.json")
-            files = [folder / name for name in names if (folder / name).is_file()]
-            spec["run"] = artifacts.hash_files(*files)
+            spec["run"] = run_files(trained_folder(config, self.variant))
         return spec
 
 
@@ -101,7 +92,7 @@ def evaluate_recipe(config: Config) -> Iterator[Path]:
             return _evaluate(system, found[key], folder)
 
         yield artifacts.run_stage(
-            Stages(system.config).folder, "evaluation", spec, build, code=_CODE
+            Stages(system.config).folder, "evaluation", spec, build
         )
 
 

@@ -23,7 +23,12 @@ from cdejax.artifacts import (
 )
 from cdejax.config import DataConfig, SourceConfig
 
-CODE = ("artifacts.py",)
+
+@pytest.fixture(autouse=True)
+def stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages of these tests' own."""
+    for name in ("words", "s"):
+        monkeypatch.setitem(artifacts.VERSIONS, name, 1)
 
 
 class Builder:
@@ -41,7 +46,7 @@ class Builder:
 
 
 def stage(root: Path, build: Callable, spec: object = 1, **options: bool) -> Path:
-    return run_stage(root, "words", {"spec": spec}, build, code=CODE, **options)
+    return run_stage(root, "words", {"spec": spec}, build, **options)
 
 
 def test_a_finished_stage_is_found_again(tmp_path: Path) -> None:
@@ -53,16 +58,17 @@ def test_a_finished_stage_is_found_again(tmp_path: Path) -> None:
     manifest = read_manifest(folder)
     assert manifest["counts"] == {"rows": 3}
     assert manifest["spec"] == {"spec": 1}
+    assert manifest["stage_version"] == 1
     assert folder.name == f"words-{artifact_fingerprint(folder)}"
     assert [p for p in tmp_path.iterdir() if p != folder] == []
 
 
-def test_another_input_or_other_code_is_another_folder(
+def test_another_input_or_version_of_the_code_is_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = Builder()
     first, second = stage(tmp_path, build), stage(tmp_path, build, spec=2)
-    monkeypatch.setattr(artifacts, "code_version", lambda *_: "other")
+    monkeypatch.setitem(artifacts.VERSIONS, "words", 2)
     third = stage(tmp_path, build)
     assert len({first, second, third}) == build.runs == 3
     assert all((folder / MANIFEST).is_file() for folder in (first, second, third))
@@ -178,11 +184,11 @@ def test_manifest_is_plain_json(tmp_path: Path) -> None:
 def test_a_run_keeps_its_artefacts_through_other_code(tmp_path, monkeypatch):
     def stage(spec):
         build = lambda folder: (folder / "x").write_text("x") and {}  # noqa: E731
-        return artifacts.run_stage(tmp_path, "s", spec, build, code=("config.py",))
+        return artifacts.run_stage(tmp_path, "s", spec, build)
 
     old = stage({"size": 1, "path": tmp_path, "pair": (1, 2.5)})
     key = artifacts.artifact_fingerprint(old)
-    monkeypatch.setattr(artifacts, "code_version", lambda *_: "newer")
+    monkeypatch.setitem(artifacts.VERSIONS, "s", 2)
     with artifacts.keeping([key, "unknown"]):
         assert stage({"size": 1, "path": tmp_path, "pair": (1, 2.5)}) == old
         assert stage({"size": 2, "path": tmp_path, "pair": (1, 2.5)}) != old

@@ -696,7 +696,7 @@ def test_a_stage_is_locked_until_it_has_its_name(tmp_path, monkeypatch):
         replace(old, new)
 
     monkeypatch.setattr(os, "replace", checked)
-    artifacts.run_stage(tmp_path, "x", {}, lambda folder: {}, code=("paths.py",))
+    artifacts.run_stage(tmp_path, "plan", {}, lambda folder: {})
 
 
 # Disk full ----------------------------------------------------------------------
@@ -792,6 +792,7 @@ def test_contextual_surrogates_are_refused(tmp_path, recipe, monkeypatch):
         context_size = 8
 
     monkeypatch.setattr("cdejax.embedder.load", lambda folder: Contextual())
+    monkeypatch.setattr("cdejax.keys.folder_files", lambda folder: {})
     config = Config(vectors=VectorsConfig("encoder", encoder=str(tmp_path)))
     pairs = artefact(recipe.parent, "pairs")
     with pytest.raises(ValueError, match=r"vectors\.encoder: .* is contextual"):

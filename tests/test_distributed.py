@@ -199,7 +199,7 @@ def test_others_do_not_make_what_process_0_should_have(tmp_path, monkeypatch):
     made = []
     with pytest.raises(ValueError, match="a file system that all hosts share"):
         artifacts.run_stage(
-            tmp_path, "x", {}, lambda folder: made.append(folder) or {}, code=()
+            tmp_path, "plan", {}, lambda folder: made.append(folder) or {}
         )
     assert not made
     assert not list(tmp_path.iterdir())

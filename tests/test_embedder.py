@@ -407,6 +407,34 @@ def test_refuses_the_context_of_other_weights(contextual, tokenizer):
         contextual.encode(["a"], context=other.context(["b"]))
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"prompts": {"document": "say: "}}, {"context_length": 9}, {"context_size": 5}],
+)
+def test_refuses_a_context_of_the_same_weights_read_otherwise(
+    contextual, tokenizer, tmp_path, settings
+):
+    settings = {"max_length": 100, **settings}
+    model = contextual_model(size=settings.pop("context_size", 6))
+    other = Embedder(model, tokenizer, **settings)
+    assert other.hash == contextual.hash
+    made = other.context(["b"])
+    made.save(tmp_path)
+    with pytest.raises(ValueError, match="made with other settings"):
+        contextual.encode(["a"], context=Context.load(tmp_path))
+
+
+def test_a_context_is_of_the_model_that_is_loaded_again(contextual, minilm):
+    """Equal settings have equal hashes; older contexts did not record them."""
+    again = Embedder(contextual_model(), Tokenizer.load(minilm), max_length=100)
+    made = again.context(["a", "b"])
+    assert made.settings == contextual.settings_hash
+    assert contextual.check_context(made) is made
+    older = dataclasses.replace(made, settings=None)
+    assert contextual.check_context(older) is older
+    assert "settings" not in older.info
+
+
 def test_refuses_a_context_of_another_size(contextual):
     context = contextual.context(["a", "b"])
     twice = np.repeat(context.vectors, 8, axis=0)

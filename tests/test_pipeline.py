@@ -308,10 +308,11 @@ def test_contextual_folder_is_gone_on_with_as_it_is(finished, recipe):
 
 
 def test_upgrade_of_the_package_keeps_a_run(finished, recipe, monkeypatch):
-    """Other code, same settings: nothing is made again, and the run is still ours."""
+    """Other stages, same settings: nothing is made again, and the run is ours."""
     folder, _ = finished
     before = sorted(p.name for p in (folder / "artifacts").iterdir())
-    monkeypatch.setattr(artifacts, "code_version", lambda *_: "newer")
+    for stage in ("pairs", "tokens", "vectors", "clusters", "plan"):
+        monkeypatch.setitem(artifacts.VERSIONS, stage, artifacts.VERSIONS[stage] + 1)
     for name, resolved in pipeline.variants_of(load_config(recipe)).items():
         pipeline.trained_model(resolved, name)
     assert sorted(p.name for p in (folder / "artifacts").iterdir()) == before

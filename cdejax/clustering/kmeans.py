@@ -28,7 +28,6 @@ from cdejax.streaming import ahead
 
 BLOCK = 65536
 """Points assigned at once."""
-_CODE = tuple(f"clustering/{name}kmeans.py" for name in ("", "faiss_", "jax_"))
 SVD_FIT_ROWS = 100_000
 """Query vectors that the optional SVD is fitted on at most."""
 
@@ -93,7 +92,7 @@ def clusters_stage(
             np.save(folder / f"{name}.npy", getattr(clusters, name))
         return counts
 
-    return artifacts.run_stage(root, "clusters", spec, build, code=_CODE)
+    return artifacts.run_stage(root, "clusters", spec, build)
 
 
 def cluster_pairs(

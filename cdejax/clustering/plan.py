@@ -131,10 +131,7 @@ def plan_stage(
             _write_epochs(folder, groups, settings, config.seed)
         return count_plan(Plan(_load_epochs(folder)), group, names, settings)
 
-    code = tuple(
-        f"clustering/{m}.py" for m in ("plan", "packing", "groups", "user_plan")
-    )
-    return artifacts.run_stage(root, "plan", spec, build, code=code)
+    return artifacts.run_stage(root, "plan", spec, build)
 
 
 def _spec(

@@ -81,10 +81,6 @@ def vectors_stage(config: Config, root: str | Path, pairs_folder: str | Path) ->
         "seed": config.seed,
         "inputs": _input_hashes(settings),
     }
-    code = tuple(f"clustering/{m}.py" for m in ("vectors", "tfidf", "files"))
-    if settings.method == "encoder":
-        code += ("embedder.py", "encoding.py", "batching.py", "models")
-
     encoder = settings.method == "encoder"
     shared = encoder and in_step()
     begun = False
@@ -104,9 +100,7 @@ def vectors_stage(config: Config, root: str | Path, pairs_folder: str | Path) ->
 
     if shared and not is_main():
         _embed_together(settings, pairs_folder)
-    folder = artifacts.run_stage(
-        root, "vectors", spec, build, code=code, resumable=encoder
-    )
+    folder = artifacts.run_stage(root, "vectors", spec, build, resumable=encoder)
     if shared and is_main() and not begun:
         _embed_together(settings, pairs_folder)
     return folder
@@ -367,13 +361,15 @@ def _said(settings: VectorsConfig) -> dict[str, Any]:
     return {k: v for k, v in said.items() if v is not None or k not in unset}
 
 
-def _input_hashes(settings: VectorsConfig) -> dict[str, str]:
+def _input_hashes(settings: VectorsConfig) -> dict[str, Any]:
     """Contents that the vectors depend on."""
     if settings.method == "tfidf":
         return {}
     if settings.method == "encoder":
+        from cdejax.keys import folder_files
+
         folder = resolve_folder(settings.encoder or "", "vectors.encoder")
-        return {"encoder": artifacts.hash_files(folder)}
+        return {"encoder": folder_files(folder)}
     hashes = {}
     for side in SIDES:
         path = Path(getattr(settings, side))

@@ -30,11 +30,6 @@ from cdejax.data.sources import data_spec
 from cdejax.data.split import hold_out, near_duplicate_groups, row_groups
 from cdejax.data.validation import Report
 
-_MODULES = (
-    *("pairs", "collect", "sources", "packages", "beir", "qrels", "tfds"),
-    *("rows", "validation", "split"),
-)
-
 Negatives = dict[int, list[int]]
 
 
@@ -131,7 +126,6 @@ def pairs_stage(config: Config, root: str | Path) -> Path:
         "pairs",
         spec,
         lambda folder: build_pairs(config.data, config.seed, folder),
-        code=tuple(f"data/{module}.py" for module in _MODULES),
     )
 
 

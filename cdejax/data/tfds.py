@@ -96,14 +96,7 @@ def tfds_stage(config: Config, root: str | Path) -> Path:
     source, `tfds.data_source("pairs", data_dir=FOLDER)` reads it, too.
     """
     spec = data_spec(config.data)
-    modules = ("tfds", "sources", "packages", "beir", "rows", "validation")
-    return run_stage(
-        root,
-        "tfds",
-        spec,
-        lambda folder: write_tfds(config.data, folder),
-        code=tuple(f"data/{module}.py" for module in modules),
-    )
+    return run_stage(root, "tfds", spec, lambda folder: write_tfds(config.data, folder))
 
 
 def write_tfds(config: DataConfig, folder: str | Path) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import shutil
 from collections.abc import Sequence
@@ -50,6 +52,13 @@ class Tokenizer:
         self.special_tokens = tokenizer.num_special_tokens_to_add(False)
         added = tokenizer.get_added_tokens_decoder().items()
         self.special_ids = frozenset(index for index, token in added if token.special)
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """Hash (16 hex digits) of all that decides a text's tokens, but the length."""
+        self._tokenizer.no_truncation()
+        text = self._tokenizer.to_str()
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:

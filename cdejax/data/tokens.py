@@ -18,6 +18,7 @@ from cdejax.data.ragged import Ragged, RaggedWriter
 from cdejax.data.tokenizer import Tokenizer
 from cdejax.paths import resolve_folder
 from cdejax.progress import progress
+from cdejax.reading import files_read
 
 BLOCK = 2048
 """Texts tokenised, written and flushed at once."""
@@ -64,24 +65,21 @@ def tokens_stage(config: Config, root: str | Path, pairs_folder: str | Path) -> 
       ValueError: no tokenizer, an unknown domain among the prefixes, or a length limit
         that leaves no room for text.
     """
-    from cdejax.keys import tokenizer_files
     from cdejax.prompts import tokens_of
 
     encoder = resolve_folder(config.model.encoder, "model.encoder")
-    tokenizer, tokens = Tokenizer.load(encoder), tokens_of(config)
+    tokens = tokens_of(config)
     spec = {
         "tokens": tokens,
-        "tokenizer": tokenizer_files(encoder),
+        "tokenizer": files_read(Tokenizer.load, encoder),
         "pairs": artifacts.artifact_fingerprint(pairs_folder),
     }
     pairs = Pairs.open(pairs_folder)
-    code = ("data/tokens.py", "data/tokenizer.py", "data/ragged.py")
     return artifacts.run_stage(
         root,
         "tokens",
         spec,
-        lambda folder: build_tokens(pairs, tokenizer, tokens, folder),
-        code=code,
+        lambda folder: build_tokens(pairs, Tokenizer.load(encoder), tokens, folder),
         resumable=True,
     )
 

@@ -86,6 +86,7 @@ def evaluate_embedder(
     settings: dict[str, Any] = {
         "model": embedder.name,
         "weights": embedder.hash,
+        "settings": embedder.settings_hash,
         "prompts": embedder.prompts,
         "max_length": embedder.max_length,
         "dtype": embedder.dtype,

@@ -240,6 +240,7 @@ class MtebEncoder:
         embedder = self.embedder
         settings = {
             "weights": embedder.hash,
+            "settings": embedder.settings_hash,
             "prompts": dict(embedder.prompts),
             "task_prompts": self._mapping,
             "max_length": embedder.max_length,

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdejax.artifacts import RUN, fingerprint, jsonable, read_json, write_json
+from cdejax.artifacts import (
+    RUN,
+    VERSIONS,
+    fingerprint,
+    jsonable,
+    read_json,
+    write_json,
+)
 from cdejax.config import Config
-from cdejax.training.start import BEST, CHECKPOINTS, encoder_hash
+from cdejax.training.start import BEST, CHECKPOINTS, saved_steps, start_files
 
 if TYPE_CHECKING:
     from cdejax.clustering.plan import Plan
@@ -24,6 +32,7 @@ _LOOKING = (
 )
 """Settings of where to look, how to read and how to compute: what is computed does not
 depend on them, up to the order of sums."""
+_SAVED = (CHECKPOINTS, BEST)
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ def claim_run(folder: Path, config: Config, inputs: Inputs) -> None:
     Raises:
       ValueError: it holds a run of another recipe or of other artefacts.
     """
-    begun = any(_saved_steps(folder / name) for name in (CHECKPOINTS, BEST))
+    begun = any(saved_steps(folder / name) for name in _SAVED)
     if begun and (folder / RUN).is_file():
         check_run(folder, config, inputs)
     elif begun:
@@ -56,7 +65,9 @@ def claim_run(folder: Path, config: Config, inputs: Inputs) -> None:
         )
     else:
         recipe = _recipe(config, inputs)
-        write_json(folder / RUN, {"fingerprint": fingerprint(recipe), "recipe": recipe})
+        versions = {"version": VERSIONS["training"], "cdejax": version("cdejax")}
+        key = {"fingerprint": fingerprint(recipe)}
+        write_json(folder / RUN, versions | key | {"recipe": recipe})
 
 
 def check_run(folder: str | Path, config: Config, inputs: Inputs) -> None:
@@ -68,13 +79,37 @@ def check_run(folder: str | Path, config: Config, inputs: Inputs) -> None:
     path = Path(folder) / RUN
     if not path.is_file():
         raise ValueError(f"{folder}: not trained; run `cdejax train` first")
-    held = read_json(path)
-    found = held.get("recipe") if isinstance(held, dict) else None
+    check_version(folder)
+    found = read_json(path).get("recipe")
     if changed := sorted(_differences(found, _recipe(config, inputs))):
         raise ValueError(
             f"{folder}: holds a run of another recipe or of other data (differs in "
             f"{', '.join(changed)}). Choose another `name` or `output`, or remove the "
             "folder to train anew."
+        )
+
+
+def check_version(folder: str | Path) -> None:
+    """Refuses, before any other work, a run that this version cannot continue.
+
+    Nothing is said of a folder without a run, or whose run has no checkpoint yet.
+
+    Raises:
+      ValueError: another version of the training code began the run, or one so old
+        that it did not record all files that decide a run.
+    """
+    path = Path(folder) / RUN
+    if not path.is_file() or not any(saved_steps(Path(folder) / n) for n in _SAVED):
+        return
+    held = read_json(path)
+    found = held.get("version") if isinstance(held, dict) else None
+    if found != VERSIONS["training"]:
+        old = "none" if found is None else f"{found} of cdejax {held['cdejax']}"
+        raise ValueError(
+            f"{path}: another version of cdejax began this run (training version "
+            f"{old}; this one has {VERSIONS['training']}) and this one cannot continue "
+            "it. Finish it with that version, choose another `name` or `output`, or "
+            "remove the folder to train anew."
         )
 
 
@@ -85,17 +120,12 @@ def check_trained(folder: str | Path, config: Config, inputs: Inputs) -> None:
       ValueError: as `check_run`, or the run was stopped on its way.
     """
     check_run(folder, config, inputs)
-    done = max(_saved_steps(Path(folder) / CHECKPOINTS), default=0)
+    done = max(saved_steps(Path(folder) / CHECKPOINTS), default=0)
     if done < inputs.plan.total_steps:
         raise ValueError(
             f"{folder}: trained {done} of {inputs.plan.total_steps} steps; run `cdejax "
             "train` again to finish"
         )
-
-
-def _saved_steps(folder: Path) -> list[int]:
-    """Numbers of the finished checkpoints in a folder."""
-    return [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
 
 
 def _recipe(config: Config, inputs: Inputs) -> dict[str, Any]:
@@ -104,7 +134,7 @@ def _recipe(config: Config, inputs: Inputs) -> dict[str, Any]:
     for name in _LOOKING:
         del training[name]
     recipe = {"model": jsonable(config.model), "training": training}
-    recipe |= {"seed": config.seed, "encoder": encoder_hash(config)}
+    recipe |= {"seed": config.seed, "files": start_files(config)}
     return recipe | {"artefacts": inputs.fingerprints}
 
 

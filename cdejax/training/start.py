@@ -14,8 +14,9 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from cdejax.artifacts import hash_files
+from cdejax.artifacts import RUN, hash_files
 from cdejax.config import Config, ModelConfig, TrainingConfig
+from cdejax.keys import folder_files, model_files
 from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder, from_pretrained
 from cdejax.paths import resolve_folder
 from cdejax.training.checkpoint import Checkpoints
@@ -24,6 +25,8 @@ from cdejax.training.sharding import make_mesh, put_state, shardings_of
 from cdejax.training.step import State
 
 CHECKPOINTS, BEST = "checkpoints", "best"
+_TRAINED = (BEST, CHECKPOINTS)
+"""Where a run's parameters are looked for, in this order."""
 Model = BiEncoder | ContextualEncoder
 _log = logging.getLogger(__name__)
 
@@ -101,13 +104,41 @@ def build_model(config: Config) -> Model:
     )
 
 
-def encoder_hash(config: Config) -> str:
-    """Hash of the files that `build_model` reads."""
-    folder = resolve_folder(config.model.encoder, "model.encoder")
-    names = ("config.json", "model.safetensors", "modules.json")
-    found = [folder / name for name in names if (folder / name).is_file()]
-    weights = sorted(folder.glob("*/model.safetensors"))  # of heads, of 0_Transformer
-    return hash_files(*found, *weights)
+def start_files(config: Config) -> dict[str, dict[str, str]]:
+    """Hash of each file that decides what a run starts from, by name in its folder.
+
+    Returns:
+      Those of `encoder` (weights, tokenizer, prompts), and of `init_from` if it is
+      given.
+
+    Raises:
+      ValueError: a folder cannot be read.
+    """
+    encoder = resolve_folder(config.model.encoder, "model.encoder")
+    found = {"encoder": folder_files(encoder)}
+    if (source := config.training.init_from) is not None:
+        folder = resolve_folder(source, "training.init_from")
+        read = model_files if _is_export(folder) else run_files
+        found["init_from"] = read(folder)
+    return found
+
+
+def run_files(run_folder: str | Path) -> dict[str, str]:
+    """Hash of a run's recipe, and of the checkpoint that `trained_params` reads."""
+    folder = Path(run_folder)
+    saved = ((name, max(saved_steps(folder / name), default=0)) for name in _TRAINED)
+    checkpoint = next((f"{name}/{step}" for name, step in saved if step), None)
+    names = [name for name in (RUN, checkpoint) if name and (folder / name).exists()]
+    return {name: hash_files(folder / name) for name in names}
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """Numbers of the finished checkpoints in a folder."""
+    return [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
+
+
+def _is_export(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
 
 
 def _check_same(settings: ModelConfig, loaded: ContextualEncoder) -> None:
@@ -152,7 +183,7 @@ def initial_params(config: Config, model: Model) -> Any:
     if source is None:
         return params
     folder = resolve_folder(source, "training.init_from")
-    if (folder / "config.json").is_file():
+    if _is_export(folder):
         found = nnx.split(from_pretrained(folder))[1]
     elif (folder / CHECKPOINTS).is_dir():
         try:
@@ -202,7 +233,8 @@ def trained_params(run_folder: str | Path, params: Any) -> Any:
     Raises:
       ValueError: the run has no checkpoint.
     """
-    for name, target in ((BEST, params), (CHECKPOINTS, _whole_state(params))):
+    targets = params, _whole_state(params)
+    for name, target in zip(_TRAINED, targets, strict=True):
         folder = Path(run_folder) / name
         if not folder.is_dir():
             continue

@@ -1,12 +1,13 @@
 """What a run's folder may be gone on with."""
 
 import dataclasses
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cdejax.artifacts import fingerprint
+from cdejax.artifacts import RUN, begun_with, fingerprint, read_json, write_json
 from cdejax.config_io import load_config
 from cdejax.training import run_folder
 from tests.tiny import write_recipe
@@ -16,7 +17,7 @@ INPUTS: Any = SimpleNamespace(fingerprints={})
 
 @pytest.fixture
 def config(tmp_path, minilm, monkeypatch):
-    monkeypatch.setattr(run_folder, "encoder_hash", lambda config: "the encoder's")
+    monkeypatch.setattr(run_folder, "start_files", lambda config: {"encoder": {}})
     return load_config(write_recipe(tmp_path, minilm), {})
 
 
@@ -48,3 +49,82 @@ def test_a_folder_without_a_checkpoint_is_free(config, tmp_path):
     (run / run_folder.CHECKPOINTS / "2").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"another recipe.*differs in seed"):
         run_folder.claim_run(run, mistaken, INPUTS)
+
+
+OLD = {
+    "model": {
+        "kind": "biencoder",
+        "encoder": "encoder",
+        "layers": None,
+        "first_stage_layers": None,
+        "pooling": None,
+        "head": "none",
+        "context_size": 8,
+        "soft_tokens": 8,
+        "sequence_dropout": 0.005,
+    },
+    "training": {
+        "init_from": None,
+        "learning_rate": 0.001,
+        "schedule": "linear",
+        "warmup_steps": 0,
+        "weight_decay": 0.01,
+        "clip_norm": 1.0,
+        "temperature": 0.05,
+        "duplicates": "ignore",
+        "false_negative_margin": 0.0,
+        "negatives_per_query": 0,
+        "dtype": "auto",
+    },
+    "seed": 0,
+    "encoder": "8eb06ce6a54eee92",
+    "artefacts": {
+        "pairs": "8810bdd79261ccc2",
+        "tokens": "4e657e131f80f7f0",
+        "plan": "f90ec02d927ad2b1",
+        "vectors": "201b29fed552316d",
+        "clusters": "5fc96111549e74a3",
+    },
+}
+"""A recipe as it was written into run.json before runs had versions."""
+
+
+def begun(run: Path, config: Any) -> Path:
+    """A run with a checkpoint."""
+    run.mkdir()
+    run_folder.claim_run(run, config, INPUTS)
+    (run / run_folder.CHECKPOINTS / "2").mkdir(parents=True)
+    return run
+
+
+def test_a_run_of_another_version_is_refused_in_one_line(config, tmp_path):
+    run = begun(tmp_path / "run", config)
+    held = read_json(run / RUN)
+    run_folder.check_version(run)
+    for version in (held["version"] - 1, held["version"] + 1):
+        write_json(run / RUN, held | {"version": version, "cdejax": "0.0.1"})
+        for check in (
+            lambda: run_folder.check_version(run),
+            lambda: run_folder.claim_run(run, config, INPUTS),
+        ):
+            with pytest.raises(ValueError, match=f"version {version} of cdejax 0.0.1"):
+                check()
+        assert begun_with(run) == set()
+
+
+def test_a_run_from_before_runs_had_versions_is_refused_in_one_line(config, tmp_path):
+    """It did not record all files that decide a run, so no one can tell if they are
+    still those that it began with."""
+    run = begun(tmp_path / "run", config)
+    write_json(run / RUN, {"fingerprint": "1c0f2b7de0d9a5f1", "recipe": OLD})
+    with pytest.raises(ValueError, match="another version of cdejax") as error:
+        run_folder.check_version(run)
+    assert "\n" not in str(error.value)
+    assert "(training version none;" in str(error.value)
+    assert begun_with(run) == set()
+
+
+def test_an_upgrade_that_leaves_the_training_alone_continues_a_run(config, tmp_path):
+    run = begun(tmp_path / "run", config)
+    write_json(run / RUN, read_json(run / RUN) | {"cdejax": "0.0.1"})
+    run_folder.claim_run(run, config, INPUTS)

@@ -1,6 +1,8 @@
 """What training makes of an encoder's own pooling and head."""
 
+import dataclasses
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,7 @@ from cdejax.export import export_model
 from cdejax.models import Bert, BertConfig, BiEncoder
 from cdejax.models.modules import Chain, Dense
 from cdejax.training.sharding import make_mesh
-from cdejax.training.start import build_model, encoder_hash, first_state, on_host
+from cdejax.training.start import build_model, first_state, on_host, start_files
 
 
 @pytest.fixture
@@ -64,11 +66,39 @@ def test_prompts_left_out_of_pooling_are_refused(recipe, tmp_path):
         build_model(recipe())
 
 
-def test_the_hash_covers_the_head(recipe, tmp_path):
-    before = encoder_hash(recipe())
+def test_every_file_of_the_start_counts(recipe, tmp_path):
+    before = start_files(recipe())["encoder"]
+    assert {"1_Pooling/config.json", "2_Dense/model.safetensors"} <= set(before)
+    assert {"model.safetensors", "tokenizer.json"} <= set(before)
     file = tmp_path / "encoder" / "2_Dense" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"\1")
-    assert encoder_hash(recipe()) != before
+    after = start_files(recipe())["encoder"]
+    assert {name for name in after if after[name] != before[name]} == {
+        "2_Dense/model.safetensors"
+    }
+
+
+def test_the_content_of_init_from_counts(recipe, tmp_path):
+    """An export's model, or the checkpoint of a run that would be read."""
+    shutil.copytree(tmp_path / "encoder", tmp_path / "export")
+    config = recipe()
+    training = dataclasses.replace(config.training, init_from=str(tmp_path / "export"))
+    config = dataclasses.replace(config, training=training)
+    assert "2_Dense/model.safetensors" in start_files(config)["init_from"]
+    assert "tokenizer.json" not in start_files(config)["init_from"]
+    run = tmp_path / "run"
+    for place in ("checkpoints/9", "best/4", "best/8"):
+        (run / place).mkdir(parents=True)
+        (run / place / "array").write_text(place)
+    (run / "run.json").write_text("{}")
+    training = dataclasses.replace(config.training, init_from=str(run))
+    config = dataclasses.replace(config, training=training)
+    before = start_files(config)["init_from"]
+    assert set(before) == {"run.json", "best/8"}
+    (run / "best" / "8" / "array").write_text("other")
+    assert start_files(config)["init_from"] != before
+    shutil.rmtree(run / "best")
+    assert set(start_files(config)["init_from"]) == {"run.json", "checkpoints/9"}
 
 
 @pytest.mark.parametrize(("count", "fsdp"), [(1, 1), (8, 1), (8, 4)])
