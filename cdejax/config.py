@@ -12,6 +12,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+VALIDATION_SHARE = 0.2
+"""Of the held-out pairs, where checkpoints are chosen and nothing else is said."""
+
 
 def _at_least(config: object, low: float, *names: str) -> None:
     """Refuses fields below `low`; None (no limit set) passes."""
@@ -369,6 +372,10 @@ class EvaluationConfig:
     """Evaluate on the held-out pairs."""
     heldout_by_domain: bool = False
     """Evaluate each domain of the held-out pairs alone, too."""
+    validation_fraction: float | None = None
+    """Share of the held-out pairs that checkpoints are chosen on, and that no report
+    shows (default: 0.2 if `training.eval_every` is set, all if no report shows held-out
+    pairs, else 0)."""
     bm25: bool = True
     """Put BM25 beside it."""
     contexts: tuple[Literal["corpus", "null", "random", "other-domain"], ...] = (
@@ -383,6 +390,8 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         _at_least(self, 1, "batch_size")
         _at_least(self, 2, "bootstrap")
+        if self.validation_fraction is not None:
+            _share(self, "validation_fraction")
 
 
 @dataclass(frozen=True)
@@ -412,5 +421,22 @@ class Config:
             raise ValueError(f"seed: {self.seed} must be at least 0 and below 2^31")
         for name in self.variants:
             _folder_name("variants", name)
+        if self.training.eval_every and self.evaluation.validation_fraction == 0:
+            raise ValueError(
+                "evaluation.validation_fraction: 0 leaves no pairs for "
+                "training.eval_every to choose checkpoints on; leave it out, or set "
+                "eval_every to 0"
+            )
         for name in {"artifacts", "report"} & self.variants.keys():
             raise ValueError(f"variants: `{name}` is a folder that all variants share")
+
+    @property
+    def validation_share(self) -> float:
+        """Share of the held-out pairs that checkpoints are chosen on."""
+        evaluation = self.evaluation
+        if evaluation.validation_fraction is not None:
+            return evaluation.validation_fraction
+        if not self.training.eval_every:
+            return 0.0
+        shown = evaluation.heldout or evaluation.heldout_by_domain
+        return VALIDATION_SHARE if shown else 1.0

@@ -41,7 +41,10 @@ def describe_variant(name: str, config: Config) -> dict[str, Any]:
         "evaluation": f"cdejax evaluate --config recipe.yaml{options}",
     }
     results = known_results(config, name)
-    return metadata | ({"scores": _scores(results, config)} if results else {})
+    if not results:
+        return metadata
+    chosen = results[0].settings["checkpoint"]
+    return metadata | {"scores": _scores(results, config), "Checkpoint": chosen}
 
 
 def _scores(results: Sequence[Result], config: Config) -> dict[str, str]:

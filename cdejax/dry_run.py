@@ -17,6 +17,7 @@ from cdejax.config import Config
 from cdejax.models import ContextualEncoder
 from cdejax.pipeline import Stages, variants_of
 from cdejax.prompts import start_prompts, surrogate_prompts, tokens_of
+from cdejax.retrieval.collections import validation_collection
 from cdejax.training.loop import local_indices, loss_settings, make_batches
 from cdejax.training.memory import kept_chunks
 from cdejax.training.optimizer import make_optimizer
@@ -76,6 +77,7 @@ def _facts(config: Config, inputs: Inputs) -> dict[str, str]:
         **_prefixes(config),
         "steps": f"{total:,} of {batch:,} pairs",
         "negatives a query": f"{columns - 1:,}",
+        "checkpoint": _checkpoint(config, inputs),
         "context documents": f"{maker.context_size:,}",
         "rows of": ", ".join(map(str, _widths(maker))),
         "padding efficiency": f"{found:.3f} of {possible:.3f}",
@@ -98,6 +100,15 @@ def _prefixes(config: Config) -> dict[str, str]:
             text = f"{used[side]!r} (folder: {said[side]!r})"
             shown[f"surrogate's {side} prefix"] = text
     return shown
+
+
+def _checkpoint(config: Config, inputs: Inputs) -> str:
+    """Which checkpoint training will keep for evaluation and export."""
+    share, pairs = config.validation_share, inputs.pairs
+    on = validation_collection(pairs, share, config.seed)
+    if not config.training.eval_every or on is None:
+        return "the last"
+    return f"the best on {len(on.queries):,} held-out queries"
 
 
 def _leaves(model: Model) -> list[Any]:

@@ -39,10 +39,24 @@ def root_of(config: Config) -> Path:
 
 
 def variants_of(config: Config) -> dict[str, Config]:
-    """The resolved recipe of each variant; a recipe without any is its only one."""
+    """The resolved recipe of each variant; a recipe without any is its only one.
+
+    Raises:
+      ValueError: the variants would be compared on different queries.
+    """
     if not config.variants:
         return {ONLY: config}
-    return {name: variant(config, name) for name in config.variants}
+    found = {name: variant(config, name) for name in config.variants}
+    shares = {name: resolved.validation_share for name, resolved in found.items()}
+    if len(set(shares.values())) > 1:
+        said = ", ".join(f"{name} {share}" for name, share in shares.items())
+        raise ValueError(
+            "evaluation.validation_fraction: the variants choose checkpoints on "
+            f"different shares of the held-out pairs ({said}; 0 without "
+            "training.eval_every), so their figures would be of different queries; "
+            "set it once for the whole recipe"
+        )
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,16 +250,31 @@ def train_variant(name: str, config: Config) -> Path:
 
 
 def heldout_score(config: Config, pairs: Pairs) -> Callable[[Any], float] | None:
-    """A model to its nDCG@10 on the held-out pairs; None where nothing is held out.
+    """A model to its nDCG@10 on held-out pairs; None where nothing is held out.
 
-    It holds no weights of its own, and none between two calls.
+    They are those that checkpoints are chosen on, or all if nothing is to be chosen.
+    The function holds no weights of its own, and none between two calls.
+
+    Raises:
+      ValueError: too few pairs are held out to choose on a part of them.
     """
     if not len(pairs.heldout):
         return None
-    from cdejax.retrieval.collections import heldout_collection
+    from cdejax.retrieval.collections import (
+        FEW,
+        heldout_collection,
+        validation_collection,
+    )
     from cdejax.retrieval.evaluate import evaluate_embedder
 
-    collection = heldout_collection(pairs)
+    chosen_on = validation_collection(pairs, config.validation_share, config.seed)
+    collection = chosen_on or heldout_collection(pairs)
+    if config.training.eval_every and len(collection.queries) < FEW:
+        _log.warning(
+            "training.eval_every: a choice of checkpoints on %d queries is mostly "
+            "chance; hold out more pairs or raise evaluation.validation_fraction",
+            len(collection.queries),
+        )
 
     def score(model: Any) -> float:
         result = evaluate_embedder(

@@ -173,7 +173,7 @@ def _results(system: System, collections: Mapping[str, Collection]) -> Iterator[
         return
     start = system.kind == "start"
     model = build_model(config) if start else trained_model(config, system.variant)
-    yield from evaluate_all(
+    results = evaluate_all(
         make_embedder(config, model, system.name),
         collections,
         dataclasses.replace(config.evaluation, bm25=False),
@@ -181,14 +181,36 @@ def _results(system: System, collections: Mapping[str, Collection]) -> Iterator[
         seed=config.seed,
         show_progress=True,
     )
+    told = {} if start else {"checkpoint": _checkpoint(system)}
+    for result in results:
+        yield dataclasses.replace(result, settings=result.settings | told)
+
+
+def _checkpoint(system: System) -> str:
+    """Which of a trained variant's checkpoints is evaluated, and what chose it."""
+    from cdejax.data.pairs import Pairs
+    from cdejax.retrieval.collections import validation_collection
+    from cdejax.training.start import BEST
+
+    config, best = system.config, root_of(system.config) / system.variant / BEST
+    pairs = Pairs.open(Stages(config).pairs())
+    on = validation_collection(pairs, config.validation_share, config.seed)
+    if on is None:
+        return f"{system.name}: the last checkpoint, none was chosen"
+    step = artifacts.read_json(best / "best.json")["step"]
+    return (
+        f"{system.name}: checkpoint of step {step:,}, the best on {len(on.queries):,} "
+        "other held-out queries"
+    )
 
 
 def _collections(config: Config) -> dict[str, Collection]:
     from cdejax.data.pairs import Pairs
-    from cdejax.retrieval.collections import evaluation_collections
+    from cdejax.retrieval.collections import evaluation_collections, validation_rows
 
     pairs = Pairs.open(Stages(config).pairs())
-    return evaluation_collections(config.evaluation, pairs)
+    validation = validation_rows(pairs, config.validation_share, config.seed)
+    return evaluation_collections(config.evaluation, pairs, validation)
 
 
 def _collections_spec(config: Config) -> dict[str, Any]:
@@ -197,6 +219,7 @@ def _collections_spec(config: Config) -> dict[str, Any]:
     return {
         "collections": _collections_hash(config),
         "heldout": [settings.heldout, settings.heldout_by_domain],
+        "validation": config.validation_share,
         "unknown_ids": settings.unknown_ids,
         "ignore_identical_ids": settings.ignore_identical_ids,
     }

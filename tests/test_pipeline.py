@@ -1,5 +1,6 @@
 """A whole recipe: every stage, killed and resumed, and what it leaves behind."""
 
+import dataclasses
 import gc
 import json
 import os
@@ -363,3 +364,60 @@ def test_evaluation_in_training_holds_no_second_model(recipe):
     again = nnx.merge(*nnx.split(model))  # as each evaluation of a run makes it
     assert score(again) == first
     assert program.cache_info().misses == compiled
+
+
+def test_report_shows_no_query_that_chose_the_checkpoint(recipe, tmp_path, capsys):
+    from rich.console import Console
+
+    from cdejax.data.pairs import Pairs
+    from cdejax.retrieval.collections import heldout_collection, validation_collection
+    from cdejax.retrieval.evaluate import evaluate_embedder
+    from cdejax.retrieval.report import read_results
+
+    changes = {"output": str(tmp_path), "plan": {"epochs": 1}}
+    changes |= {"training": {"eval_every": 5}, "data": {"heldout_rows": 100}}
+    config = load_config(recipe, changes)
+    resolved = pipeline.variants_of(config)["shuffled"]
+    config = dataclasses.replace(config, variants={"shuffled": {}}, plan=resolved.plan)
+    run = Path(pipeline.train(config))
+    pairs = Pairs.open(pipeline.Stages(resolved).pairs())
+    part = validation_collection(pairs, 0.2, resolved.seed)
+    assert part is not None
+
+    scores = [x["heldout_ndcg@10"] for x in read_metrics(run) if "heldout_ndcg@10" in x]
+    best = json.loads((run / "best" / "best.json").read_text())
+    assert len(scores) > 1
+    assert best["score"] == max(scores)
+    model = pipeline.trained_model(resolved, "shuffled")
+    kept = pipeline.make_embedder(resolved, model, "kept")
+    found = evaluate_embedder(kept, part).scores["nDCG@10"].mean()
+    assert found == pytest.approx(best["score"], abs=1e-4)
+
+    console = Console(width=120)
+    console.print(pipeline.report(config))
+    said = " ".join(capsys.readouterr().out.split())
+    chosen = f"checkpoint of step {best['step']}, the best on {len(part.queries)} other"
+    assert f"shuffled: {chosen} held-out queries" in said
+    shown = [set(r.query_ids) for r in read_results(run.parent / "report")]
+    expected = set(heldout_collection(pairs).query_ids) - set(part.query_ids)
+    assert shown == [expected] * len(shown)
+
+    for every, refused in ((3, False), (0, True)):
+        training = dataclasses.replace(config.training, eval_every=every)
+        other = dataclasses.replace(config, training=training)
+        if not refused:
+            assert pipeline.train(other) == str(run)
+            continue
+        with pytest.raises(ValueError, match=r"in evaluation\.validation_fraction\)"):
+            pipeline.train(other)
+
+
+def test_variants_that_would_be_compared_on_other_queries_are_refused(recipe):
+    changes = {"variants": {"contextual": {"training": {"eval_every": 5}}}}
+    config = load_config(recipe, changes)
+    with pytest.raises(
+        ValueError, match=r"\(shuffled 0\.0, contextual 0\.2; 0 without"
+    ):
+        pipeline.variants_of(config)
+    both = changes | {"evaluation": {"validation_fraction": 0.2}}
+    assert len(pipeline.variants_of(load_config(recipe, both))) == 2

@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from cdejax.config import EvaluationConfig
 from cdejax.data.beir import Collection, collection_folder, read_collection
+from cdejax.data.split import hold_out, row_groups
 
 if TYPE_CHECKING:
     from cdejax.data.pairs import Pairs
 
 
+FEW = 50
+"""Queries below which the choice of a checkpoint is mostly chance."""
+_log = logging.getLogger(__name__)
+
+
 def evaluation_collections(
-    config: EvaluationConfig, pairs: Pairs | None = None
+    config: EvaluationConfig,
+    pairs: Pairs | None = None,
+    validation: Bool[np.ndarray, "heldout"] | None = None,
 ) -> dict[str, Collection]:
     """The collections that a recipe names, by the name they have in reports.
 
     BEIR folders go by their folder's name (with the split, where one is given), the
     held-out pairs by `held-out`, their domains by `held-out/DOMAIN`. Domains without
     held-out pairs are left out.
+
+    Args:
+      config: what to evaluate on.
+      pairs: of which some are held out.
+      validation: held-out pairs whose queries are left out (see `validation_rows`).
 
     Raises:
       ValueError: nothing to evaluate on, or two folders of one name.
@@ -37,11 +52,18 @@ def evaluation_collections(
             )
         found[name] = read_collection(path, unknown_ids=config.unknown_ids)
     if pairs is not None and len(pairs.heldout):
+        table = pairs.heldout
+        shown = np.ones(len(table), bool) if validation is None else ~validation
         if config.heldout:
-            found["held-out"] = heldout_collection(pairs)
-        held = np.unique(pairs.heldout.domain) if config.heldout_by_domain else []
-        for domain in (pairs.domains[index] for index in held):
-            found[f"held-out/{domain}"] = heldout_collection(pairs, domain)
+            found["held-out"] = heldout_collection(pairs, asked=shown)
+        held = np.unique(table.domain) if config.heldout_by_domain else []
+        for index in held:
+            domain = pairs.domains[index]
+            if shown[table.domain == index].any():
+                collection = heldout_collection(pairs, domain, asked=shown)
+                found[f"held-out/{domain}"] = collection
+            else:
+                _log.warning("held-out/%s: checkpoints are chosen on all of it", domain)
     if not found:
         raise ValueError(
             "nothing to evaluate on: name evaluation.collections, or hold out pairs "
@@ -62,12 +84,70 @@ def collection_folders(config: EvaluationConfig) -> list[Path]:
         raise ValueError(f"evaluation.collections: {error}") from None
 
 
-def heldout_collection(pairs: Pairs, domain: str | None = None) -> Collection:
+def validation_rows(
+    pairs: Pairs, share: float, seed: int
+) -> Bool[np.ndarray, "heldout"]:
+    """The held-out pairs that checkpoints are chosen on.
+
+    They are drawn in whole groups: pairs of an equal query or an equal document stay
+    together. The choice depends on texts and seed, not on the order of the pairs.
+
+    Args:
+      pairs: of which some are held out.
+      share: of the held-out pairs, 0 to 1.
+      seed: another seed, another choice.
+
+    Raises:
+      ValueError: the share is above 0, but no group of pairs is as small as that.
+    """
+    table = pairs.heldout
+    if share in (0, 1) or not len(table):
+        return np.full(len(table), bool(share))
+    texts = (pairs.documents[row] for row in table.document.tolist())
+    hashes = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    content = np.array([int.from_bytes(x, "little") for x in hashes], np.uint64)
+    groups = row_groups(
+        pairs.document_content[table.document], pairs.query_content[table.query]
+    )
+    chosen = hold_out(groups, content, seed=seed, fraction=share)
+    if not chosen.any():
+        raise ValueError(
+            f"{len(table):,} held-out pairs are too few to choose checkpoints on a "
+            f"share of {share} of them: hold out more (data.heldout_fraction), raise "
+            "evaluation.validation_fraction, or set training.eval_every to 0"
+        )
+    return chosen
+
+
+def validation_collection(pairs: Pairs, share: float, seed: int) -> Collection | None:
+    """What checkpoints are chosen on: queries of `validation_rows`, all documents.
+
+    Returns:
+      The collection, or None if the share is 0 or nothing is held out.
+
+    Raises:
+      ValueError: as `validation_rows`.
+    """
+    if not share or not len(pairs.heldout):
+        return None
+    return heldout_collection(pairs, asked=validation_rows(pairs, share, seed))
+
+
+def heldout_collection(
+    pairs: Pairs,
+    domain: str | None = None,
+    asked: Bool[np.ndarray, "heldout"] | None = None,
+) -> Collection:
     """The held-out pairs as a collection, of all domains or of one.
 
     Documents are the held-out pairs' documents and their negatives, each text once;
     queries likewise. Relevant to a query is every one of these documents that a
     held-out pair joins to an equal query text.
+
+    Args:
+      pairs: of which some are held out.
+      domain: of the pairs that are taken (default: all).
+      asked: those whose queries are asked (default: all); documents are those of all.
 
     Raises:
       ValueError: an unknown domain, or no held-out pairs in it.
@@ -84,7 +164,8 @@ def heldout_collection(pairs: Pairs, domain: str | None = None) -> Collection:
     negatives = [table.negatives[row] for row in rows.tolist()]
     candidates = np.concatenate([table.document[rows], *negatives]).astype(np.int64)
     documents = _unique(pairs.document_content, candidates)
-    queries = _unique(pairs.query_content, table.query[rows])
+    asking = rows if asked is None else rows[asked[rows]]
+    queries = _unique(pairs.query_content, table.query[asking])
     qrels = _qrels(pairs, queries, documents)
     texts = [pairs.documents[row] for row in documents.values()]
     return Collection(

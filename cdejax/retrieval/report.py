@@ -165,13 +165,15 @@ def _caption(baseline: str | None, resamples: int) -> str:
 
 
 def _notes(results: Sequence[Result]) -> Iterator[str]:
-    """What was left out of each collection, once, however many systems searched it."""
+    """What was left out of each collection, and what chose each checkpoint."""
     first = {result.collection: result for result in reversed(results)}
     for name, result in reversed(first.items()):
         if own := result.settings.get("own_documents"):
             yield f"{name}: {own:,} rankings leave out the query's own document"
         if unknown := result.settings.get("unknown_ids"):
             yield f"{name}: {unknown:,} judgments of unknown ids are left out"
+    told = (result.settings.get("checkpoint") for result in results)
+    yield from dict.fromkeys(text for text in told if text)
 
 
 def write_chart(

@@ -135,6 +135,8 @@ def _recipe(config: Config, inputs: Inputs) -> dict[str, Any]:
         del training[name]
     recipe = {"model": jsonable(config.model), "training": training}
     recipe |= {"seed": config.seed, "files": start_files(config)}
+    if config.validation_share:
+        recipe["evaluation.validation_fraction"] = config.validation_share
     return recipe | {"artefacts": inputs.fingerprints}
 
 
