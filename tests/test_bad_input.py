@@ -214,7 +214,11 @@ VECTORS: dict[str, Case] = {
         ["another corpus", "feedfeed"],
     ),
     "pickle": ("embed", vectors(lambda x: x.astype(object)), ["pickled objects"]),
-    "too many dimensions": ("embed", settings("vectors.dim=5000"), ["vectors.dim"]),
+    "beyond float32": (
+        "embed",
+        vectors(lambda x: put(7, 1e39)(x.astype(np.float64))),
+        ["row 7 holds values beyond", "1e+39 in column 0", "queries.npy"],
+    ),
     "no such encoder": (
         "embed",
         settings("vectors.method=encoder", "vectors.encoder=/nowhere"),

@@ -10,27 +10,43 @@ from jaxtyping import Float, Shaped
 from cdejax import artifacts
 from cdejax.guarded import open_npy, read_json_object
 
+_FLOAT32 = np.finfo(np.float32)
+_AGAIN = "Embed those texts again."
+_SCALE = "Divide each row by its norm: only its direction counts."
+_NOT_FINITE = "NaN or infinite values", _AGAIN
+_TOO_LARGE = "values beyond those of float32, ±3.4e38", _SCALE
+_ZERO = "only zeros, which have no direction", _AGAIN
+_TOO_SMALL = "only values too small for float32, below 1.2e-38", _SCALE
+
 
 def check_vectors(
     x: Float[np.ndarray, "rows dim"], name: str, first: int = 0
 ) -> Float[np.ndarray, "rows dim"]:
-    """Returns `x` if every row is finite and not zero; ValueError names the first bad.
+    """Returns `x` if every row has a direction in float32.
 
     Args:
-      x: vectors.
+      x: vectors, of any floating-point type.
       name: what they are called in the message.
       first: row number of `x[0]` in the message.
+
+    Raises:
+      ValueError: a row holds NaN, infinity or more than float32 holds, or nothing but
+        zeros or values that float32 rounds to zero or to few digits; with the value.
     """
-    norms = np.linalg.norm(np.asarray(x, np.float64), axis=1)
-    for bad, what in (
-        (~np.isfinite(norms), "NaN or infinite values"),
-        (norms == 0, "only zeros, which have no direction"),
+    size = np.abs(x)
+    largest = size.max(axis=1)  # NaN where a row holds one
+    for bad, column, what in (
+        (~np.isfinite(largest), (~np.isfinite(size)).argmax(axis=1), _NOT_FINITE),
+        (largest > _FLOAT32.max, size.argmax(axis=1), _TOO_LARGE),
+        (largest == 0, size.argmax(axis=1), _ZERO),
+        (largest < _FLOAT32.smallest_normal, size.argmax(axis=1), _TOO_SMALL),
     ):
         if bad.any():
-            row = first + int(bad.argmax())
+            row = int(bad.argmax())
             raise ValueError(
-                f"{name}: row {row} holds {what} ({int(bad.sum())} such rows in rows "
-                f"{first} to {first + len(x) - 1}). Embed those texts again."
+                f"{name}: row {first + row} holds {what[0]} ({x[row, column[row]]!s} "
+                f"in column {column[row]}; {int(bad.sum())} such rows in rows {first} "
+                f"to {first + len(x) - 1}). {what[1]}"
             )
     return x
 
@@ -44,7 +60,7 @@ def check_file(
     artefact in the same folder, says which pairs artefact they were made for.
 
     Raises:
-      ValueError: not a plain `.npy`, not floating point, not 2-D, another
+      ValueError: not a plain `.npy`, not floating point, not 2-D, no columns, another
         number of rows, or made for another pairs artefact.
     """
     path, where = Path(path), f"vectors.{side}: {path}"
@@ -53,7 +69,7 @@ def check_file(
         raise ValueError(
             f"{where}: dtype {array.dtype}; save it as float32 (or float16, float64)."
         )
-    if array.ndim != 2:
+    if array.ndim != 2 or array.shape[1] == 0:
         raise ValueError(f"{where}: shape {array.shape}; it must be [rows, dim].")
     check_origin(path, where, pairs_fingerprint)
     if len(array) != rows:

@@ -10,6 +10,7 @@ do not drown the rest. On 20,000 mixed pairs at 128 dimensions the in-batch top-
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from jaxtyping import Float, Int
 FIT_PAIRS = 200_000
 """Pairs that words and SVD are learned from at most (drawn by the seed)."""
 MAX_WORDS = 100_000
+_NOISE = 1e-5
+"""Singular values below this share of the largest are float32's rounding."""
+_log = logging.getLogger(__name__)
 _CASE_CHANGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORD = r"([^\W_]{1,5})[^\W_]*"
 
@@ -52,11 +56,11 @@ def fit_tfidf(
       queries: query texts.
       documents: document texts.
       pairs: query and document row of each pair.
-      dim: dimensions kept.
+      dim: dimensions kept; fewer if the texts do not have as many, with a warning.
       seed: of the sample of pairs and of the randomised SVD.
 
     Raises:
-      ValueError: the texts have too few words or pairs for `dim`.
+      ValueError: no word occurs in two texts.
     """
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -82,17 +86,22 @@ def fit_tfidf(
             "nothing to compare; use method `encoder` or `file`."
         ) from None
     joint: Any = normalize(x[: len(pairs)] + x[len(pairs) :])
-    if dim > min(joint.shape):
-        raise ValueError(
-            f"vectors.dim: {dim}, but {len(pairs)} pairs with {joint.shape[1]} words "
-            f"give {min(joint.shape)} dimensions at most. Lower vectors.dim."
+    most = min(dim, *joint.shape)
+    svd: Any = TruncatedSVD(most, n_iter=4, random_state=seed).fit(joint)
+    scale = svd.singular_values_
+    real = scale > _NOISE * scale[0]
+    if (kept := int(real.sum())) < dim:
+        _log.warning(
+            "vectors.dim is %d, but %d pairs with %d words span %d dimensions only; "
+            "the vectors have as many",
+            *(dim, *joint.shape, kept),
         )
-    svd = TruncatedSVD(dim, n_iter=4, random_state=seed).fit(joint)
-    scale = np.maximum(svd.singular_values_, 1e-6 * svd.singular_values_[0])
     return Tfidf(
         words,
-        (svd.components_ / scale[:, None]).astype(np.float32),
+        (svd.components_[real] / scale[real, None]).astype(np.float32),
         {
+            "dim": kept,
+            "dim_asked": dim,
             "words": joint.shape[1],
             "fitted_pairs": len(pairs),
             "variance_kept": round(float(svd.explained_variance_ratio_.sum()), 4),

@@ -197,7 +197,7 @@ def _from_tfidf(config: Config, pairs: Pairs, _: str, folder: Path) -> dict[str,
         config.vectors.dim,
         config.seed,
     )
-    counts: dict[str, Any] = {"dim": config.vectors.dim, **model.counts}
+    counts = dict(model.counts)
     empty = {}
     for side, texts in zip(SIDES, (pairs.queries, pairs.documents), strict=True):
 

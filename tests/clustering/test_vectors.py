@@ -224,6 +224,16 @@ def test_user_vectors_are_normalised_and_kept(tmp_path, pairs_folder, user_files
     assert vectors_stage(config, tmp_path / "a", pairs_folder) != folder
 
 
+def test_the_whole_range_of_float32_is_taken(tmp_path, pairs_folder, user_files):
+    x = np.load(user_files / "queries.npy")
+    x[3], x[5, 1], x[6] = [MOST, -MOST, 0, 0, 0, 0], 1e-60, 1.2e-38
+    np.save(user_files / "queries.npy", x)
+    folder = vectors_stage(file_config(user_files), tmp_path / "a", pairs_folder)
+    found = Vectors.open(folder).queries
+    expected = x / np.linalg.norm(x, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("how", ["sidecar", "manifest"])
 def test_vectors_that_name_these_pairs_are_taken(
     tmp_path, pairs_folder, user_files, how
@@ -242,6 +252,14 @@ def edit(change):
         np.save(folder / "queries.npy", change(x), allow_pickle=True)
 
     return apply
+
+
+MOST = float(np.finfo(np.float32).max)
+
+
+def overflowing(x, value=-1e300):
+    x[4, 1] = value
+    return x
 
 
 def put(row, value):
@@ -272,9 +290,28 @@ BAD_FILES = {
     "integers": (edit(lambda x: x.astype(int)), "dtype int64"),
     "one dimension": (edit(lambda x: x[:, 0]), r"shape \(121,\)"),
     "too few rows": (edit(lambda x: x[:-1]), "120 rows, but .* 121 queries"),
-    "NaN": (put((7, 2), np.nan), "row 7 holds NaN"),
+    "no columns": (edit(lambda x: x[:, :0]), r"shape \(121, 0\)"),
+    "NaN": (put((7, 2), np.nan), r"row 7 holds NaN .*\(nan in column 2; 1 such"),
     "infinite": (put((8, 2), np.inf), "row 8 holds NaN or infinite"),
-    "zero row": (put(9, 0), "row 9 holds only zeros"),
+    "infinite in half precision": (
+        edit(lambda x: overflowing(x, -np.inf).astype(np.float16)),
+        r"queries\.npy: row 4 holds NaN or infinite values \(-inf in column 1",
+    ),
+    "beyond float32": (
+        put((8, 2), -1e39),
+        r"queries\.npy: row 8 holds values beyond .* \(-1e\+39 in column 2; 1 such",
+    ),
+    "just beyond float32": (put((8, 2), np.nextafter(MOST, np.inf)), "row 8 holds val"),
+    "beyond float32, in extended precision": (
+        edit(lambda x: overflowing(x.astype(np.longdouble))),
+        r"row 4 holds values beyond .* \(-1.0+525e\+300 in column 1",
+    ),
+    "zero in float32": (
+        put(9, 1e-60),
+        r"row 9 holds only values too small .* \(1e-60 in column 0",
+    ),
+    "few digits in float32": (put(9, 1e-44), "row 9 holds only values too small"),
+    "zero row": (put(9, 0), r"row 9 holds only zeros.*\(0\.0 in column 0"),
     "dimensions differ": (edit(lambda x: x[:, :4]), "4 dimensions, documents 6"),
     "sidecar of other pairs": (write("queries.npy.json", ORIGIN), "another corpus"),
     "artefact of other pairs": (write("manifest.json", MANIFEST), "another corpus"),
@@ -294,7 +331,6 @@ BAD_SETTINGS = {
         VectorsConfig(method="encoder", encoder="/nowhere"),
         "no such folder",
     ),
-    "too many dimensions": (VectorsConfig(dim=5000), "vectors.dim: 5000"),
 }
 
 
@@ -303,6 +339,26 @@ def test_bad_vector_settings(tmp_path, pairs_folder, case):
     settings, message = BAD_SETTINGS[case]
     with pytest.raises(ValueError, match=message):
         vectors_stage(Config(vectors=settings), tmp_path, pairs_folder)
+
+
+def test_more_dimensions_than_the_data_has_are_capped_with_a_word(
+    tmp_path, pairs_folder, caplog
+):
+    config = Config(vectors=VectorsConfig(dim=5000))
+    folder = vectors_stage(config, tmp_path, pairs_folder)
+    counts = read_manifest(folder)["counts"]
+    assert (counts["dim"], counts["dim_asked"]) == (72, 5000)
+    vectors = Vectors.open(folder)
+    assert vectors.queries.shape[1] == vectors.documents.shape[1] == 72
+    assert "vectors.dim is 5000, but 121 pairs with 76 words span 72" in caplog.text
+
+
+def test_dimensions_that_texts_do_not_span_are_no_noise():
+    """Three words that always come together are one dimension, not three."""
+    texts = ["alpha beta gamma", "delta"] * 4
+    model = fit_tfidf(texts, texts, np.arange(8)[:, None].repeat(2, 1), 4, 0)
+    assert model(texts).shape == (8, 2)
+    assert (model.counts["dim"], model.counts["dim_asked"]) == (2, 4)
 
 
 def test_texts_without_a_common_word_are_refused():
