@@ -230,8 +230,13 @@ def check_models(config: Config) -> None:
     """Looks for the models that a recipe starts from, before any work.
 
     Raises:
-      ValueError: a folder that the recipe names is not there.
+      ValueError: a folder that the recipe names is not there, or a batch is smaller
+        than the context that a contextual encoder is to be trained with.
     """
+    if config.model.kind == "contextual":
+        from cdejax.training.batches import check_context_size
+
+        check_context_size(config.model.context_size, config.plan.batch_size)
     resolve_folder(config.model.encoder, "model.encoder")
     if config.vectors.method == "encoder":
         resolve_folder(config.vectors.encoder or "", "vectors.encoder")

@@ -319,6 +319,18 @@ def test_upgrade_of_the_package_keeps_a_run(finished, recipe, monkeypatch):
     assert sorted(p.name for p in (folder / "artifacts").iterdir()) == before
 
 
+@pytest.mark.parametrize("command", ["train", "run", "dry_run"])
+def test_a_context_larger_than_a_batch_is_refused_before_any_work(
+    recipe, tmp_path, command
+):
+    """Training would draw 16 documents, use would read 17."""
+    changes = {"output": str(tmp_path / "runs"), "model": {"context_size": 17}}
+    with pytest.raises(ValueError, match=r"model\.context_size is 17.*batch_size") as e:
+        getattr(pipeline, command)(load_config(recipe, changes))
+    assert "\n" not in str(e.value)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_each_variant_is_evaluated_on_its_own_held_out_pairs(recipe, tmp_path):
     from cdejax import scores
     from cdejax.retrieval.report import read_results

@@ -83,12 +83,27 @@ class _Rows(NamedTuple):
     real: np.ndarray
     context: Int[np.ndarray, "context"]
 
+def check_context_size(context: int, batch: int) -> None:
+    """Refuses a context that a step's own documents cannot fill.
+
+    Raises:
+      ValueError: the model would be trained with another size than it is used with.
+    """
+    if context > batch:
+        raise ValueError(
+            f"model.context_size is {context}, but a step draws its context from the "
+            f"documents of its own batch, which plan.batch_size makes {batch}; lower "
+            f"model.context_size to {batch} or raise plan.batch_size to {context}"
+        )
+
+
 
 class BatchMaker:
     """Makes the batch of any step from the artefacts.
 
     Raises:
-      ValueError: the batch size is not a multiple of the number of devices.
+      ValueError: the batch size is not a multiple of the number of devices, or smaller
+        than the context.
     """
 
     def __init__(
@@ -106,7 +121,8 @@ class BatchMaker:
             )
         self.pairs, self.tokens, self.plan = pairs, tokens, plan
         self.settings, self.vectors = settings, vectors
-        self.context_size = min(settings.context_size, plan.batch_size)
+        check_context_size(settings.context_size, plan.batch_size)
+        self.context_size = settings.context_size
         self._known = KnownPositives.from_pairs(pairs)
         self.known_width = self._survey()
         self.layouts = self._plan()
