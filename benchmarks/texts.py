@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from cdejax.data.known import KnownPositives
 from cdejax.data.ragged import Ragged
 from cdejax.data.rows import Problem, excerpt
 from cdejax.data.sources import read_json_lines
@@ -133,13 +134,12 @@ def make_world(
     """Pairs of random token ids, in batches of the given order; no text repeats."""
     rng = np.random.default_rng([seed, 1])
     rows = np.arange(len(lengths), dtype=np.int32)
-    nothing = np.zeros(0, np.int32)
     queries, documents = (_random(column, vocabulary, rng) for column in lengths.T)
     pairs = SimpleNamespace(
         train=SimpleNamespace(query=rows, document=rows, negatives=None),
-        heldout=SimpleNamespace(query=nothing, document=nothing),
         query_content=rows,
-        document_content=rows,
+        document_content=rows + len(rows),
+        known=KnownPositives.of(rows, rows + len(rows)),
     )
     tokens = SimpleNamespace(queries=queries, documents=documents, context=documents)
     steps = len(rows) // batch

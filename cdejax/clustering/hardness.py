@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from cdejax import artifacts
 from cdejax.clustering.groups import group_domains
@@ -23,6 +23,7 @@ from cdejax.clustering.kmeans import Clusters
 from cdejax.clustering.plan import Plan
 from cdejax.clustering.vectors import Vectors
 from cdejax.config import Config
+from cdejax.data.known import KnownPositives
 
 if TYPE_CHECKING:
     from cdejax.data.pairs import Pairs
@@ -46,6 +47,8 @@ class PairArrays:
     document_content: Int[np.ndarray, "documents"]
     group: Int[np.ndarray, "pairs"]
     """Domain group of each pair."""
+    known: KnownPositives
+    """Which documents answer which queries."""
 
 
 def hardness_report(
@@ -79,6 +82,7 @@ def hardness_report(
         np.asarray(pairs.query_content),
         np.asarray(pairs.document_content),
         group_of[train.domain],
+        pairs.known,
     )
     margin = config.training.false_negative_margin or 0.0
     numbers = batches_report(arrays, plan.epochs[0], names, margin, config.seed)
@@ -212,21 +216,17 @@ def batch_hardness(
     """Figures of one batch, from its first `QUERIES` queries and all documents.
 
     Returns:
-      top1: share of queries whose own document scores above all others (cells of an
-        equal document or an equal query, which are no negatives, left out).
+      top1: share of queries whose own document scores above all others (documents that
+        are no negatives whatever their score left out, see `_no_negatives`).
       masked: share of the off-diagonal cells without those, whose score reaches the
         own document's plus `margin` (ties included).
-      duplicates: share of the off-diagonal cells that are of an equal document or
-        query.
+      duplicates: share of the off-diagonal cells that are no negatives.
     """
     some = rows[:QUERIES]
     documents = arrays.documents[arrays.document[rows]]
     scores = arrays.queries[arrays.query[some]] @ documents.T
     own = np.arange(len(some))
-    query = arrays.query_content[arrays.query[rows]]
-    document = arrays.document_content[arrays.document[rows]]
-    same = query[: len(some), None] == query
-    same |= document[: len(some), None] == document
+    same = _no_negatives(arrays, rows, len(some))
     positive = scores[own, own].copy()
     masked = ~same & (scores >= positive[:, None] + np.float32(margin))
     others = np.where(same, -np.inf, scores)
@@ -237,6 +237,24 @@ def batch_hardness(
             (same.sum() - len(some)) / max(len(some) * (len(rows) - 1), 1)
         ),
     }
+
+
+def _no_negatives(
+    arrays: PairArrays, rows: Int[np.ndarray, "batch"], queries: int
+) -> Bool[np.ndarray, "queries batch"]:
+    """Documents that training does not contrast the first queries with.
+
+    They are known to answer the query (its own document among them), or are its text.
+    """
+    query = arrays.query_content[arrays.query[rows]]
+    document = arrays.document_content[arrays.document[rows]]
+    known = arrays.known.beyond_batch(query, document, np.zeros(0, np.int64))
+    some = query[:queries, None]
+    out = (some == query) | (some == document)
+    out |= document[:queries, None] == document
+    for ids in known[:queries].T:
+        out |= ids[:, None] == document
+    return out
 
 
 def _random(

@@ -25,11 +25,13 @@ from cdejax.artifacts import (
 )
 from cdejax.config import Config, DataConfig
 from cdejax.data.collect import Collection, TextTable, collect
+from cdejax.data.known import KnownPositives
 from cdejax.data.ragged import Ragged, RaggedWriter, TextRows, write_texts
 from cdejax.data.sources import data_spec
 from cdejax.data.split import hold_out, near_duplicate_groups, row_groups
 from cdejax.data.validation import Report
 
+_KNOWN = "known.npy"
 Negatives = dict[int, list[int]]
 
 
@@ -103,6 +105,23 @@ class Pairs:
         return artifact_fingerprint(self.folder)
 
     @cached_property
+    def known(self) -> KnownPositives:
+        """Which documents answer which queries, by all valid rows of the sources.
+
+        Those count, too, that `max_rows` or the held-out part takes from training.
+
+        Raises:
+          ValueError: an earlier version wrote the artefact, without them.
+        """
+        if not (self.folder / _KNOWN).is_file():
+            raise ValueError(
+                f"{self.folder}: has no {_KNOWN} (known answers of all rows read); an "
+                "earlier version made it. Train under another `name` or `output`, or "
+                "remove the recipe's folder, so that the pairs are made again."
+            )
+        return KnownPositives(load_array(self.folder / _KNOWN))
+
+    @cached_property
     def query_ids(self) -> list[str | None]:
         """External ids of the queries (None where the source gave none)."""
         return _load_ids(self.folder / "query_ids.json", len(self.queries))
@@ -133,16 +152,18 @@ def build_pairs(config: DataConfig, seed: int, folder: Path) -> dict[str, Any]:
     """Reads, checks, deduplicates and splits all sources into `folder`.
 
     Equal pairs of a domain become one, with the negatives of all. Negatives that are a
-    known positive of their query, in any source, are left out, and so are negatives of
-    training pairs that are (nearly) a held-out document. All of it is counted.
+    known positive of their query, in any source, or its very text are left out, and so
+    are negatives of training pairs that are (nearly) a held-out document. All of it is
+    counted. Known positives come from all valid rows, whatever part they end up in.
 
     Returns:
       Counts for the manifest: `sources` (of each: `path`, `rows`, `invalid_rows`,
       `rows_by_domain`, `packages` with versions); `rows`, `invalid_rows`, `invalid` (by
       kind), `duplicate_pairs`; `near_duplicate_documents`, `split_groups` and
       `largest_split_group` if something is held out; `negatives_known_positive`,
-      `negatives_held_out`, `left_out_by_max_rows`; `queries`, `documents`, `negatives`,
-      `train_rows`, `heldout_rows`, and `domains` (rows of each part).
+      `negatives_equal_query`, `negatives_held_out`, `left_out_by_max_rows`; `queries`,
+      `documents`, `negatives`, `train_rows`, `heldout_rows`, and `domains` (rows of
+      each part).
 
     Raises:
       ValueError: bad rows with `on_invalid: error`, or no good row at all.
@@ -153,12 +174,12 @@ def build_pairs(config: DataConfig, seed: int, folder: Path) -> dict[str, Any]:
     scratch = folder / "scratch"
     scratch.mkdir(parents=True)
     pairs, counts = collect(config, scratch, Report(folder / "invalid.jsonl"))
-    positives = _drop_known_positives(pairs)
+    dropped = _drop_false_negatives(pairs)
     heldout, forbidden, split_counts = _split(pairs, config, seed)
     train = _sample(np.flatnonzero(~heldout), config.max_rows, seed)
     leaking = _drop_negatives(pairs.negatives, train, forbidden)
-    counts |= split_counts | {
-        "negatives_known_positive": positives,
+    counts |= split_counts | dropped
+    counts |= {
         "negatives_held_out": leaking,
         "left_out_by_max_rows": int((~heldout).sum()) - len(train),
     }
@@ -168,22 +189,28 @@ def build_pairs(config: DataConfig, seed: int, folder: Path) -> dict[str, Any]:
     return counts
 
 
-def _drop_known_positives(pairs: Collection) -> int:
-    """Takes out negatives that answer their query in some pair; returns how many."""
+def _drop_false_negatives(pairs: Collection) -> dict[str, int]:
+    """Takes out negatives that answer their query in some pair or are its very text.
+
+    Returns how many there were of each, for the manifest.
+    """
+    counts = {"negatives_known_positive": 0, "negatives_equal_query": 0}
     if not pairs.negatives:
-        return 0
+        return counts
     queries, documents = pairs.queries.content, pairs.documents.content
     known = {
         (queries[q], documents[d])
         for q, d in zip(pairs.query, pairs.document, strict=True)
     }
-    dropped = 0
     for row, negatives in pairs.negatives.items():
         query = queries[pairs.query[row]]
         unique = list(dict.fromkeys(negatives))
-        pairs.negatives[row] = [n for n in unique if (query, documents[n]) not in known]
-        dropped += len(unique) - len(pairs.negatives[row])
-    return dropped
+        others = [n for n in unique if (query, documents[n]) not in known]
+        kept = [n for n in others if documents[n] != query]
+        counts["negatives_known_positive"] += len(unique) - len(others)
+        counts["negatives_equal_query"] += len(others) - len(kept)
+        pairs.negatives[row] = kept
+    return counts
 
 
 def _split(
@@ -248,6 +275,7 @@ def _write(
     queries = _write_texts(pairs.queries, query[rows], folder, "query", "queries")
     used = np.concatenate([document[rows], np.array(negatives, document.dtype)])
     documents = _write_texts(pairs.documents, used, folder, "document", "documents")
+    _write_known(pairs, queries >= 0, documents >= 0, folder)
     domain = np.array(pairs.queries.domain)[query]
     domains = list(pairs.domains)
     write_json(folder / "domains.json", domains)
@@ -269,6 +297,25 @@ def _write(
         for name, size in zip(domains, sizes, strict=True):
             counts["domains"][name][part] = int(size)
     return counts
+
+
+def _write_known(
+    pairs: Collection,
+    queries: Bool[np.ndarray, "queries"],
+    documents: Bool[np.ndarray, "documents"],
+    folder: Path,
+) -> None:
+    """Writes the known positives among the texts that were kept, from all pairs."""
+    contents, kept = [], np.ones(len(pairs), bool)
+    for table, rows, written in (
+        (pairs.queries, pairs.query, queries),
+        (pairs.documents, pairs.document, documents),
+    ):
+        content = np.array(table.content)
+        contents.append(content[np.array(rows)])
+        kept &= np.isin(contents[-1], content[written])
+    known = KnownPositives.of(*(content[kept] for content in contents))
+    np.save(folder / _KNOWN, known.keys)
 
 
 def _write_texts(

@@ -17,7 +17,6 @@ from jaxtyping import Float, Int
 from cdejax.progress import progress
 from cdejax.training.cache import Chunks
 from cdejax.training.filling import fill_chunks, row_lengths, side_by_side
-from cdejax.training.known import KnownPositives
 from cdejax.training.layout import Layout, plan_packed, plan_padded
 from cdejax.training.relation import DocumentColumns, QueryRows
 from cdejax.typing import AnyArray
@@ -83,6 +82,7 @@ class _Rows(NamedTuple):
     real: np.ndarray
     context: Int[np.ndarray, "context"]
 
+
 def check_context_size(context: int, batch: int) -> None:
     """Refuses a context that a step's own documents cannot fill.
 
@@ -95,7 +95,6 @@ def check_context_size(context: int, batch: int) -> None:
             f"documents of its own batch, which plan.batch_size makes {batch}; lower "
             f"model.context_size to {batch} or raise plan.batch_size to {context}"
         )
-
 
 
 class BatchMaker:
@@ -123,7 +122,7 @@ class BatchMaker:
         self.settings, self.vectors = settings, vectors
         check_context_size(settings.context_size, plan.batch_size)
         self.context_size = settings.context_size
-        self._known = KnownPositives.from_pairs(pairs)
+        self._known = pairs.known
         self.known_width = self._survey()
         self.layouts = self._plan()
 
@@ -338,10 +337,13 @@ class BatchMaker:
         )
 
     def _known_ids(self, rows: _Rows) -> Int[np.ndarray, "batch known"]:
+        """Of the rows' columns only those are asked for that are real."""
         content = self.pairs.document_content[rows.document]
-        count = len(rows.query)
+        positive, negative = np.split(content, [len(rows.query)])
         return self._known.beyond_batch(
-            self.pairs.query_content[rows.query], content[:count], content[count:]
+            self.pairs.query_content[rows.query],
+            positive,
+            negative[rows.real[len(rows.query) :]],
         )
 
     def _teacher(

@@ -22,7 +22,10 @@ out of differently ordered float32 sums, and ties have to be masked."""
 
 
 class QueryRows(NamedTuple):
-    """What the relation needs to know of each query."""
+    """What the relation needs to know of each query.
+
+    Ids of texts number queries and documents together: equal ids, equal texts.
+    """
 
     row: Int[AnyArray, "queries"]
     """Row of the global batch; the query's own positive carries the same number."""
@@ -31,7 +34,7 @@ class QueryRows(NamedTuple):
     document: Int[AnyArray, "queries"]
     """Id of its positive's text."""
     known: Int[AnyArray, "queries known"]
-    """Ids of further documents known to answer the query, filled up with -1."""
+    """Ids of further texts known to answer the query, filled up with -1."""
     teacher: Float[AnyArray, "queries teacher"]
     """Surrogate vector of the query (dimension 0: no surrogate)."""
     positive_teacher: Float[AnyArray, "queries teacher"]
@@ -39,7 +42,7 @@ class QueryRows(NamedTuple):
 
 
 class DocumentColumns(NamedTuple):
-    """What the relation needs to know of each document."""
+    """What the relation needs to know of each document; ids as in `QueryRows`."""
 
     row: Int[AnyArray, "documents"]
     """Row of the global batch that the document belongs to."""
@@ -79,7 +82,9 @@ def relate(
 
     A document answers a query when it is the query's own positive, has the same text as
     that, is the positive of a row with the same query text, or is a known positive.
-    Those beside the own one are further positives or ignored, as `duplicates` says.
+    Those beside the own one are further positives or ignored, as `duplicates` says. A
+    document with the query's own text is ignored unless it answers the query: a text
+    must not be pushed away from itself.
     With a margin, documents whose surrogate score reaches the positive's plus the
     margin are ignored as false negatives, ties included, hard negatives too (CDE,
     S(q, d) = {d' : f(q, d') >= f(q, d) + margin}); a positive never is.
@@ -93,7 +98,7 @@ def relate(
     for ids in queries.known.T:
         answers |= documents.document == ids[:, None]
     positive = own | answers if duplicates == "positive" else own
-    ignored = answers
+    ignored = answers | (documents.document == queries.query[:, None])
     if margin is not None:
         ignored |= _reaches_positive(queries, documents, margin)
     real = documents.real

@@ -16,24 +16,34 @@ from cdejax.clustering.kmeans import Clusters, clusters_stage
 from cdejax.clustering.plan import Plan, plan_stage
 from cdejax.clustering.vectors import Vectors, unit_rows, vectors_stage
 from cdejax.config import ClustersConfig, Config, PlanConfig, VectorsConfig
+from cdejax.data.known import KnownPositives
 from cdejax.data.pairs import Pairs
 
 
-def arrays(q, d, group=None, query_content=None, document_content=None):
+def arrays(
+    q, d, group=None, query_content=None, document_content=None, answers=((), ())
+):
+    """Pairs whose texts all differ, unless ids are given; further known answers."""
     rows = np.arange(len(q))
+    query = rows if query_content is None else np.array(query_content)
+    document = 1000 + rows if document_content is None else np.array(document_content)
+    pairs = np.concatenate([[query, document], np.array(answers, int)], axis=1)
     return PairArrays(
         unit_rows(q),
         unit_rows(d),
         rows,
         rows,
-        rows if query_content is None else np.array(query_content),
-        rows if document_content is None else np.array(document_content),
+        query,
+        document,
         np.zeros(len(q), int) if group is None else group,
+        KnownPositives.of(*pairs),
     )
 
 
-def brute_force(a, rows, margin):
+def brute_force(a, rows, margin, answers):
     """The figures of a batch, cell by cell."""
+    pairs = {(a.query_content[i], a.document_content[i]) for i in range(len(a.query))}
+    pairs |= set(zip(*answers, strict=True))
     hits = masked = cells = same = 0
     for i in rows:
         q = a.queries[a.query[i]]
@@ -43,11 +53,9 @@ def brute_force(a, rows, margin):
             if i == j:
                 continue
             score = q @ a.documents[a.document[j]]
-            if (
-                a.query_content[a.query[i]] == a.query_content[a.query[j]]
-                or a.document_content[a.document[i]]
-                == a.document_content[a.document[j]]
-            ):
+            query = a.query_content[a.query[i]]
+            document = a.document_content[a.document[j]]
+            if (query, document) in pairs or query == document:
                 same += 1
                 continue
             cells += 1
@@ -66,15 +74,17 @@ def brute_force(a, rows, margin):
 def test_figures_of_a_batch(margin):
     rng = np.random.default_rng(0)
     q = rng.normal(size=(40, 6))
+    answers = rng.integers(0, 25, 15), rng.integers(10, 40, 15)
     a = arrays(
         q,
         q + 1.2 * rng.normal(size=q.shape),
         query_content=rng.integers(0, 25, 40),
-        document_content=rng.integers(0, 30, 40),
+        document_content=rng.integers(10, 40, 40),
+        answers=answers,
     )
     rows = rng.permutation(40)[:24]
     ours = batch_hardness(a, rows, margin)
-    assert ours == pytest.approx(brute_force(a, rows, margin))
+    assert ours == pytest.approx(brute_force(a, rows, margin, answers))
     assert 0 < ours["top1"] < 1
     assert ours["duplicates"] > 0
 

@@ -108,6 +108,50 @@ def test_known_positives_are_no_negatives(tmp_path: Path) -> None:
     assert counts["negatives"] == 3
 
 
+def test_a_negative_that_is_the_querys_text_is_left_out(tmp_path: Path) -> None:
+    rows = [row("q", "d", "a", ("q", "n", "r")), row("r", "e", "a", ("q", "r", "r"))]
+    pairs, counts = build(tmp_path, rows)
+    assert [r[3] for r in texts(pairs, pairs.train)] == [("n", "r"), ("q",)]
+    assert counts["negatives_equal_query"] == 2
+    assert counts["negatives_known_positive"] == 0
+
+
+def known(pairs: Pairs) -> set[tuple[str, str]]:
+    """The stored relation, as texts."""
+    queries = dict(zip(pairs.query_content, pairs.queries, strict=True))
+    documents = dict(zip(pairs.document_content, pairs.documents, strict=True))
+    keys = [divmod(int(key), 2**32) for key in pairs.known.keys]
+    assert keys == sorted(set(keys))
+    return {(queries[query], documents[document]) for query, document in keys}
+
+
+@pytest.mark.parametrize("options", [{}, {"max_rows": 15}, {"heldout_rows": 10}])
+def test_known_positives_come_from_all_rows(tmp_path: Path, options: dict) -> None:
+    """Of any domain and part, sampled out or not; of texts that are there."""
+    rng = np.random.default_rng(0)
+    rows = [
+        row(f"q{q}", f"d{d}", f"domain {m}")
+        for q, d, m in zip(*rng.integers(0, [[12], [40], [2]], (3, 50)), strict=True)
+    ]
+    pairs, _ = build(tmp_path, rows, **options)
+    queries, documents = set(pairs.queries), set(pairs.documents)
+    read = {(r["query"], r["document"]) for r in rows}
+    there = {(q, d) for q, d in read if q in queries and d in documents}
+    several = {q for q in queries if sum(pair[0] == q for pair in there) > 1}
+    assert known(pairs) == {(q, d) for q, d in there if q in several}
+    assert (len(pairs.train) < 50) == bool(options)
+
+
+def test_pairs_of_an_earlier_version_are_refused_in_training(tmp_path: Path) -> None:
+    """What they hold is read; what they never stored is not made up."""
+    build(tmp_path, [row("q", "d"), row("q", "e")])
+    (tmp_path / "out" / "known.npy").unlink()
+    pairs = Pairs.open(tmp_path / "out")
+    assert list(pairs.queries) == ["q"]
+    with pytest.raises(ValueError, match=r"out: has no known\.npy .*another `name` or"):
+        _ = pairs.known
+
+
 def test_heldout_documents_are_no_negatives_of_training_pairs(tmp_path: Path) -> None:
     words = np.random.default_rng(0).integers(0, 10**6, (40, 12)).astype(str)
     documents = [" ".join(row) for row in words]

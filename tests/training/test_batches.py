@@ -1,7 +1,6 @@
 """What a step holds: the plan's rows, whatever the devices, threads and hosts."""
 
 import itertools
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,7 +10,6 @@ import pytest
 from cdejax.data.loader import batches
 from cdejax.data.ragged import Ragged, RaggedWriter
 from cdejax.training.batches import filled
-from cdejax.training.known import KnownPositives
 from tests.training.toy import make_batches, world
 
 
@@ -206,24 +204,9 @@ def test_loader_gives_pure_functions_of_the_step(threads):
     assert list(batches(maker.step, 8, 8, threads=threads)) == []
 
 
-def test_known_positives_beyond_the_batch():
-    """Query 0 is answered by 10, 11 and 12; query 1 by 20 alone."""
-    pairs: Any = SimpleNamespace(
-        train=SimpleNamespace(
-            query=np.array([0, 0, 0, 1]), document=np.array([0, 1, 2, 3])
-        ),
-        heldout=SimpleNamespace(query=np.zeros(0, int), document=np.zeros(0, int)),
-        query_content=np.array([0, 1, 5]),
-        document_content=np.array([10, 11, 12, 20]),
+def test_a_context_larger_than_a_batch_is_refused():
+    message = (
+        r"model\.context_size is 17.*plan\.batch_size makes 16; lower .* to 16 or raise"
     )
-    known = KnownPositives.from_pairs(pairs)
-    query, positive = np.array([0, 1, 5, 0]), np.array([10, 20, 11, 12])
-    found = known.beyond_batch(query, positive, np.array([12, 10]))
-    assert [set(row) - {-1} for row in found] == [
-        {10, 11, 12},
-        set(),
-        set(),
-        {10, 11, 12},
-    ]
-    found = known.beyond_batch(query, positive, np.zeros(0, int))
-    assert [set(row) - {-1} for row in found] == [{11}, set(), set(), {11}]
+    with pytest.raises(ValueError, match=message):
+        make_batches(world(batch=16), context=17)

@@ -1,4 +1,7 @@
-"""A small world with all that makes batches awkward: repeats, ties, negatives."""
+"""A small world with all that makes batches awkward.
+
+Texts repeat, stand on both sides and among hard negatives; pairs were sampled out.
+"""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from cdejax.data.known import KnownPositives
 from cdejax.data.ragged import Ragged
 from cdejax.models import (
     T5,
@@ -27,8 +31,7 @@ from cdejax.models import (
     T5Config,
 )
 from cdejax.training.batches import BatchMaker, BatchSettings
-from cdejax.training.loss import info_nce
-from cdejax.training.relation import DocumentColumns, QueryRows
+from tests.training.oracle import Column, mean_loss, relation
 
 VOCABULARY, HIDDEN = 64, 32
 LENGTHS = (2, 5, 12)
@@ -45,13 +48,21 @@ def world(seed=0, rows=64, batch=16, epochs=2, negatives=0, max_length=24):
             [rng.choice(texts, rng.integers(0, negatives + 1)) for _ in range(rows)]
         ),
     )
-    nothing = np.zeros(0, np.int32)
+    # Every text stands in two rows, as in two domains; half of them on both sides.
+    query_content = np.arange(texts) // 2
+    document_content = query_content + texts // 4
+    left_out = rng.integers(0, texts, (2, rows // 4))
+    read = np.concatenate([[table.query, table.document], left_out], axis=1)
+    names = [f"text {number}" for number in range(texts)]
     pairs = SimpleNamespace(
         train=table,
-        heldout=SimpleNamespace(query=nothing, document=nothing),
-        query_content=np.arange(texts) // 2,
-        document_content=np.arange(texts) // 2,
+        queries=[names[i] for i in query_content],
+        documents=[names[i] for i in document_content],
+        query_content=query_content,
+        document_content=document_content,
+        known=KnownPositives.of(query_content[read[0]], document_content[read[1]]),
     )
+    pairs.read = {(pairs.queries[q], pairs.documents[d]) for q, d in read.T}
 
     def tokens(limit):
         lengths = rng.choice([n for n in LENGTHS if n <= limit], texts)
@@ -156,18 +167,33 @@ def plain_loss(graphdef, params, maker, step, key, settings):
             out.append(second(params, store[int(i)], context, dropped))
         return jnp.stack(out)
 
-    batch = np.arange(len(rows.query))
-    columns = np.arange(len(rows.document))
-    terms = info_nce(
+    return mean_loss(
         embed(tokens.queries, rows.query, 0),
         embed(tokens.documents, rows.document, 1),
-        QueryRows(*map(jnp.asarray, maker._query_rows(rows, batch))),
-        DocumentColumns(*map(jnp.asarray, maker._columns(rows, columns))),
-        temperature=settings.temperature,
+        plain_relation(maker, step, settings),
+        settings.temperature,
+    )
+
+
+def plain_relation(maker, step, settings):
+    """The cells of a step, from its texts and from all pairs that were read."""
+    rows, pairs, vectors = maker._rows(step), maker.pairs, maker.vectors
+    scores = vectors.queries[rows.query] @ vectors.documents[rows.document].T
+    queries = [pairs.queries[i] for i in rows.query]
+    columns = [
+        Column(pairs.documents[document], int(owner), j < len(queries), bool(real))
+        for j, (document, owner, real) in enumerate(
+            zip(rows.document, rows.owner, rows.real, strict=True)
+        )
+    ]
+    return relation(
+        queries,
+        columns,
+        pairs.read,
         duplicates=settings.duplicates,
+        score=lambda i, j: scores[i, j],
         margin=settings.margin,
     )
-    return terms.loss.mean()
 
 
 def _text_functions(graphdef):
