@@ -12,6 +12,7 @@ than a layer.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,11 +22,12 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
+from cdejax.mesh import DATA, arranged, slices
 from cdejax.models import BiEncoder, ContextualEncoder, Encoder
 from cdejax.training.global_arrays import distribute
 from cdejax.typing import Device
 
-DATA, FSDP = "data", "fsdp"
+FSDP = "fsdp"
 ROWS = PartitionSpec((DATA, FSDP))
 """How a batch's rows lie on the mesh."""
 EVERYWHERE = PartitionSpec()
@@ -34,21 +36,32 @@ N = TypeVar("N", bound=nnx.Module)
 
 
 def make_mesh(devices: Sequence[Device] | None = None, fsdp: int = 1) -> Mesh:
-    """A mesh of the given devices (default: all), neighbours along `fsdp`.
+    """A mesh of the given devices (default: all), for any number of hosts and slices.
+
+    Along `fsdp` stand neighbours within a slice (a TPU slice, a GPU host); `data` runs
+    through a slice, then through the next.
 
     Raises:
-      ValueError: the devices are no multiple of `fsdp`.
+      ValueError: the devices of a slice are no multiple of `fsdp`.
     """
     devices = list(jax.devices() if devices is None else devices)
-    if len(devices) % fsdp:
-        raise ValueError(
-            f"training.fsdp is {fsdp}, which does not divide the {len(devices)} devices"
-        )
-    return jax.make_mesh(
-        (len(devices) // fsdp, fsdp),
-        (DATA, FSDP),
-        axis_types=(AxisType.Auto,) * 2,
-        devices=devices,
+    _check_division(devices, fsdp)
+    return Mesh(arranged(devices, fsdp), (DATA, FSDP), axis_types=(AxisType.Auto,) * 2)
+
+
+def _check_division(devices: Sequence[Device], fsdp: int) -> None:
+    sizes = [len(part) for part in slices(devices)]
+    common = math.gcd(*sizes)
+    if common % fsdp == 0:
+        return
+    whose = "devices"
+    if len(sizes) > 1:
+        whose += f" of each of the {len(sizes)} slices (TPU slices or hosts)"
+    counts = " and ".join(str(size) for size in sorted(set(sizes)))
+    fitting = [str(n) for n in range(1, common + 1) if common % n == 0]
+    raise ValueError(
+        f"training.fsdp is {fsdp}, which does not divide the {counts} {whose}; set it "
+        f"to one of {', '.join(fitting)}"
     )
 
 
