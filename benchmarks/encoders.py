@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from flax import nnx
 
+from cdejax.mesh import local_mesh
 from cdejax.models import (
     Bert,
     BertConfig,
@@ -15,7 +16,7 @@ from cdejax.models import (
     NomicBert,
     NomicBertConfig,
 )
-from cdejax.training.start import activation_dtype
+from cdejax.platforms import usual_dtype
 
 Kind = Literal["biencoder", "contextual", "large"]
 Model = BiEncoder | ContextualEncoder
@@ -42,7 +43,7 @@ def build(kind: Kind, *, context: int, toy: bool, seed: int = 0) -> Model:
     Activations are bfloat16 on an accelerator.
     """
     sizes = _TOY if toy else _LARGE if kind == "large" else {}
-    rngs, dtype = nnx.Rngs(seed), activation_dtype("auto")
+    rngs, dtype = nnx.Rngs(seed), usual_dtype(local_mesh())
     if kind != "contextual":
         return BiEncoder(Bert(BertConfig(**sizes), rngs, dtype))
     config = NomicBertConfig(**sizes)

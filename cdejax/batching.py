@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from cdejax.context import Context
+from cdejax.platforms import platform
 
 LEAST_WIDTH = 16
 """The narrowest rows, in tokens."""
@@ -86,20 +87,26 @@ def batches(
     return found[::-1]
 
 
-def context_arrays(context: Context, most: int) -> ContextArrays:
-    """A context's vectors, padded to one of a few sizes up to `most`."""
+def context_arrays(context: Context, most: int, mesh: Mesh) -> ContextArrays:
+    """A context's vectors, padded to one of a few sizes up to `most`.
+
+    Args:
+      context: the context.
+      most: places that the model has.
+      mesh: of the devices that are to read them.
+    """
     vectors = context.vectors[context.mask]
-    missing = _places(len(vectors), most) - len(vectors)
+    missing = _places(len(vectors), most, mesh) - len(vectors)
     if not missing:
         return jnp.asarray(vectors), None
     mask = np.arange(len(vectors) + missing) < len(vectors)
     return jnp.asarray(np.pad(vectors, ((0, missing), (0, 0)))), jnp.asarray(mask)
 
 
-def _places(size: int, most: int) -> int:
+def _places(size: int, most: int, mesh: Mesh) -> int:
     """Places for a context of `size`: each number of places is compiled once."""
     if size == 0:  # the model puts its null vector in every place
         return 0
-    if jax.default_backend() != "cpu":  # padding costs less than a compilation
+    if platform(mesh) != "cpu":  # padding costs less than a compilation
         return most
     return min(most, max(LEAST_WIDTH, 1 << (size - 1).bit_length()))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from cdejax.platforms import has_nvidia
 
@@ -92,12 +93,12 @@ def keep_compiled(folder: str | Path) -> None:
     compilation_cache.reset_cache()
 
 
-def model_options() -> dict[str, Any] | None:
-    """`compiler_options` of `jax.jit` for functions that run an encoder.
+def model_options(mesh: Mesh) -> dict[str, Any] | None:
+    """`compiler_options` of `jax.jit` for functions that run an encoder on a mesh.
 
     For NVIDIA GPUs XLA tries Triton for products with all that surrounds them. Where it
     then takes cuBLAS (mostly), biases are left over, each a pass through memory; cuBLAS
     adds them by itself if it is all there is. `XLA_FLAGS` do not override this, and JAX
     takes such options for a function that is called by itself, not inside another.
     """
-    return {"xla_gpu_enable_triton_gemm": False} if has_nvidia() else None
+    return {"xla_gpu_enable_triton_gemm": False} if has_nvidia(mesh) else None

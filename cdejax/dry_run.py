@@ -67,7 +67,7 @@ def _drops(name: str, inputs: Inputs, counts: dict[str, Any]) -> Table:
 
 def _facts(config: Config, inputs: Inputs) -> dict[str, str]:
     mesh = make_mesh(fsdp=config.training.fsdp)
-    model = build_model(config)
+    model = build_model(config, mesh)
     maker = make_batches(config, inputs, model, mesh)
     batch, total = inputs.plan.batch_size, inputs.plan.total_steps
     columns = batch * (1 + config.training.negatives_per_query)

@@ -32,6 +32,7 @@ from cdejax.models.modules import Chain
 from cdejax.models.presets import PresetName
 from cdejax.models.pretrained import config_dict
 from cdejax.paths import resolve_folder
+from cdejax.platforms import usual_dtype
 from cdejax.progress import progress
 from cdejax.representatives import Choice
 from cdejax.similarity import Similarity, check_similarity, similarity, unit
@@ -226,7 +227,8 @@ class Embedder:
         """
         stage, read = "alone", None
         if (checked := self.check_context(context)) is not None:
-            stage, read = "second", context_arrays(checked, self.context_size or 0)
+            most = self.context_size or 0
+            stage, read = "second", context_arrays(checked, most, local_mesh())
         if normalize is None:
             normalize = self.similarity_fn_name == "cosine"
 
@@ -474,8 +476,7 @@ def load(
 
     path = resolve_folder(folder)
     settings = read_settings(path)
-    usual = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
-    chosen = jnp.dtype(usual if dtype is None else dtype)
+    chosen = usual_dtype(local_mesh()) if dtype is None else jnp.dtype(dtype)
     model = from_pretrained(path, dtype=chosen, preset=preset)
     place = transformer_folder(path) if tokenizer is None else resolve_folder(tokenizer)
     baked = Context.load(path) if isinstance(model, BakedEncoder) else None

@@ -18,6 +18,7 @@ from cdejax.batching import Batch, batches, widths
 from cdejax.compilation import model_options
 from cdejax.data.ragged import Ragged
 from cdejax.mesh import DATA, split
+from cdejax.platforms import has_tpu, platform
 
 FINE, FINE_ON_CPU = 1 << 18, 1 << 12
 """With so many texts, padding saved is worth more compilations (see `widths`)."""
@@ -49,8 +50,10 @@ class Program:
                 mesh=mesh,
                 in_specs=(every, every, every, part, part),
                 out_specs=part,
+                # As in training: splash attention does not say what varies.
+                check_vma=not has_tpu(mesh),
             ),
-            compiler_options=model_options(),
+            compiler_options=model_options(mesh),
         )
         self._shapes: set[Shape] = set()
 
@@ -119,7 +122,7 @@ class Call:
                 yield (block, batch), self.program.start(self.fixed, *arrays)
 
     def _plan(self, lengths: Int[np.ndarray, "texts"]) -> list[Batch]:
-        cpu = jax.default_backend() == "cpu"
+        cpu = platform(self.program.mesh) == "cpu"
         devices = self.program.mesh.size
         fine = self.count >= (FINE_ON_CPU if cpu else FINE)
         # an accelerator computes padding sooner than it compiles another shape

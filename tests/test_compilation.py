@@ -12,6 +12,9 @@ import pytest
 from cdejax import compilation, pipeline
 from cdejax.compilation import model_options
 from cdejax.config import Config, TrainingConfig
+from cdejax.mesh import local_mesh
+from cdejax.training.sharding import make_mesh
+from tests.devices import gpu_hosts
 
 PROGRAM = """
 import sys
@@ -87,10 +90,9 @@ def test_training_names_the_folder_before_anything_compiles(monkeypatch):
     assert named == ["compiled"]
 
 
-def test_options_are_for_nvidia_alone_and_xla_knows_them(monkeypatch):
-    assert model_options() is None
-    monkeypatch.setattr(compilation, "has_nvidia", lambda: True)
-    options = model_options()
+def test_options_are_for_nvidia_alone_and_xla_knows_them():
+    assert model_options(local_mesh()) is None
+    options = model_options(make_mesh(gpu_hosts(1)))
     assert options
     double = jax.jit(lambda x: 2 * x, compiler_options=options)
     assert double(3) == 6

@@ -221,7 +221,7 @@ def test_blocks_are_consecutive_and_the_same_as_one_call(biencoder, monkeypatch)
 def test_compilations_do_not_grow_with_the_texts(tokenizer, monkeypatch):
     monkeypatch.setattr(encoding, "FINE", 100)
     monkeypatch.setattr(module, "BLOCK", 4)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # one size of batch
+    monkeypatch.setattr(encoding, "platform", lambda mesh: "gpu")  # one size of batch
     embedder = Embedder(BiEncoder(tiny(3, type_vocab_size=1)), tokenizer, max_length=64)
     rng = np.random.default_rng(0)
     texts = ["word " * rng.integers(0, 70) for _ in range(600)]

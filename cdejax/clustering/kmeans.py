@@ -261,9 +261,10 @@ def backend_of(settings: ClustersConfig) -> Any:
     """The module that computes k-means: `faiss_kmeans` or `jax_kmeans`."""
     name = settings.backend
     if name == "auto":
-        import jax
+        from cdejax.mesh import local_mesh
+        from cdejax.platforms import platform
 
-        name = "faiss" if jax.default_backend() == "cpu" else "jax"
+        name = "faiss" if platform(local_mesh()) == "cpu" else "jax"
     return importlib.import_module(f"cdejax.clustering.{name}_kmeans")
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from cdejax.models.padding import Padding, length_mask
+from cdejax.platforms import has_tpu
 
 _LANES = 128
 _LARGEST_BLOCK = 512
@@ -110,7 +111,7 @@ def _splash(
             block_q_dq=rows,
             block_kv_dq=columns,
         ),
-        interpret=jax.default_backend() != "tpu",
+        interpret=not has_tpu(),
     )
 
     def row(q, k, v, of_queries, of_keys):

@@ -13,17 +13,19 @@ from typing import Any
 import jax
 from jaxtyping import Array, Shaped
 
+from cdejax.platforms import platform
+
 
 def call_triton(
     kernel: Callable[..., None], *, warps: int, stages: int, **call: Any
 ) -> Callable[..., Any]:
-    """`pallas_call` of a kernel; interpreted, slowly, where there is no GPU."""
+    """`pallas_call` of a kernel; interpreted, slowly, unless it is for a GPU."""
     # Pallas takes a second to load.
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton as plgpu
 
     how = plgpu.CompilerParams(num_warps=warps, num_stages=stages)
-    interpret = jax.default_backend() != "gpu"
+    interpret = platform() != "gpu"
     return pl.pallas_call(kernel, compiler_params=how, interpret=interpret, **call)
 
 

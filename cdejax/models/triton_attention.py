@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from cdejax.models.padding import Padding
 from cdejax.models.triton import call_triton, result
+from cdejax.platforms import platform
 
 BLOCK = 64
 """Positions that are read at a time; a row's width is a multiple."""
@@ -42,7 +43,7 @@ def triton_refuses(
         return "Triton attention takes segments, without a bias, window or order"
     if q.shape != k.shape or q.dtype != k.dtype:
         return "Triton attention takes as many queries as keys, heads too, of one dtype"
-    if jax.default_backend() == "gpu" and q.dtype.itemsize != 2:
+    if platform() == "gpu" and q.dtype.itemsize != 2:
         return "Triton attention takes 16 bits: of more, its products drop digits"
     if padding.segments.shape != q.shape[:2] or not q.size:
         return "Triton attention takes rows of tokens, with a segment for each token"

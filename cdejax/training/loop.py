@@ -196,7 +196,7 @@ class _Run:
         self.schedule = learning_rate(config.training, self.total)
         optimizer = make_optimizer(config.training, self.total)
         with on_host():  # the model need not fit one device
-            model: Model = build_model(config)
+            model: Model = build_model(config, mesh)
             params = initial_params(config, model)
         self.graphdef = nnx.split(model)[0]
         check_shared(params, mesh)

@@ -17,8 +17,10 @@ from jax.sharding import Mesh
 from cdejax.artifacts import RUN, hash_files
 from cdejax.config import Config, ModelConfig, TrainingConfig
 from cdejax.keys import folder_files, model_files
+from cdejax.mesh import local_mesh
 from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder, from_pretrained
 from cdejax.paths import resolve_folder
+from cdejax.platforms import usual_dtype
 from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.optimizer import make_optimizer
 from cdejax.training.sharding import make_mesh, put_state, shardings_of
@@ -31,11 +33,9 @@ Model = BiEncoder | ContextualEncoder
 _log = logging.getLogger(__name__)
 
 
-def activation_dtype(choice: str) -> Any:
+def activation_dtype(choice: str, mesh: Mesh) -> Any:
     """The dtype of activations: `auto` is bfloat16 on GPU and TPU, float32 on CPU."""
-    if choice == "auto":
-        choice = "float32" if jax.default_backend() == "cpu" else "bfloat16"
-    return jnp.dtype(choice)
+    return usual_dtype(mesh) if choice == "auto" else jnp.dtype(choice)
 
 
 @contextlib.contextmanager
@@ -53,18 +53,22 @@ def on_host() -> Iterator[None]:
         yield
 
 
-def build_model(config: Config) -> Model:
+def build_model(config: Config, mesh: Mesh | None = None) -> Model:
     """The model before its first step, from the folder `model.encoder`.
 
     Heads start harmless: the embeddings are the encoder's own. A folder that holds a
     contextual encoder, or a biencoder with a head, is gone on with as it is.
+
+    Args:
+      config: the recipe.
+      mesh: of the devices that the model is for (default: those of this process).
 
     Raises:
       ValueError: the folder cannot be loaded, or holds another model than the recipe.
     """
     settings = config.model
     folder = resolve_folder(settings.encoder, "model.encoder")
-    dtype = activation_dtype(config.training.dtype)
+    dtype = activation_dtype(config.training.dtype, mesh or local_mesh())
     rngs = nnx.Rngs(config.seed)
     # A contextual encoder takes its own numbers of layers for its two stages.
     layers = settings.layers if settings.kind == "biencoder" else None

@@ -20,7 +20,9 @@ from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from cdejax.compilation import model_options
+from cdejax.mesh import DATA
 from cdejax.models import BiEncoder, ContextualEncoder
+from cdejax.platforms import has_tpu
 from cdejax.training.batches import Batch
 from cdejax.training.cache import Chunks, Encode, encode_cached
 from cdejax.training.global_arrays import replicate
@@ -28,7 +30,6 @@ from cdejax.training.loss import BLOCK, QueryTerms, info_nce
 from cdejax.training.relation import Duplicates
 from cdejax.training.ring import ring_info_nce
 from cdejax.training.sharding import (
-    DATA,
     EVERYWHERE,
     FSDP,
     ROWS,
@@ -141,7 +142,7 @@ def loss_and_gradients(
             in_specs=(specs, _specs(batch, ROWS, EVERYWHERE), EVERYWHERE),
             out_specs=(EVERYWHERE, specs),
             # Splash attention, which TPUs run, does not say what its outputs vary over.
-            check_vma=jax.default_backend() != "tpu",
+            check_vma=not has_tpu(mesh),
         )
         metrics, gradients = sharded(leaves, batch, key)
         return metrics, jax.tree.unflatten(structure, gradients)
@@ -184,7 +185,7 @@ def train_step(
         step,
         donate_argnums=0,
         out_shardings=out,
-        compiler_options=model_options(),
+        compiler_options=model_options(mesh),
     )
 
 

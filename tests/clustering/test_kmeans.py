@@ -2,10 +2,10 @@ import contextlib
 import subprocess
 import sys
 
-import jax
 import numpy as np
 import pytest
 
+from cdejax import platforms
 from cdejax.clustering import faiss_kmeans, jax_kmeans
 from cdejax.clustering.kmeans import (
     Points,
@@ -91,7 +91,7 @@ def test_equal_seeds_give_equal_clusters_and_others_differ():
 def test_devices_compute_where_they_are_accelerators(monkeypatch):
     assert backend_of(ClustersConfig()) is faiss_kmeans
     assert backend_of(ClustersConfig(backend="jax")) is jax_kmeans
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(platforms, "platform", lambda mesh: "gpu")
     assert backend_of(ClustersConfig()) is jax_kmeans
     assert backend_of(ClustersConfig(backend="faiss")) is faiss_kmeans
 

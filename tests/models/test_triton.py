@@ -19,6 +19,7 @@ from cdejax.models.attention import attention
 from cdejax.models.elementwise import add_layer_norm, layer_norm
 from cdejax.models.encoder import Encoder
 from cdejax.models.triton_norm import triton_add_norm
+from tests.devices import H200, meant_for, traced_for
 
 EPS = 1e-6
 needs_gpu = pytest.mark.skipif(
@@ -120,11 +121,10 @@ def test_attention_says_what_it_refuses():
         run(q[..., :48], k[..., :48], v[..., :48], segments=segments)
 
 
-def test_attention_refuses_float32_on_a_gpu(monkeypatch):
+def test_attention_refuses_float32_on_a_gpu():
     """Triton would multiply in tf32, of which ten bits are exact."""
     q, k, v = heads(1)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    with pytest.raises(ValueError, match="takes 16 bits"):
+    with traced_for(H200), pytest.raises(ValueError, match="takes 16 bits"):
         attention(q, k, v, segments=segments_of([[200]]), implementation="triton")
 
 
@@ -236,19 +236,15 @@ def packed_encoder(cls, config, dtype, rows=4):
 @pytest.mark.parametrize(
     ("cls", "config"), [(Bert, BertConfig), (NomicBert, NomicBertConfig)]
 )
-def test_lowers_for_a_gpu_where_there_is_none(cls, config, monkeypatch):
+def test_lowers_for_a_gpu_where_there_is_none(cls, config):
     """Triton has all that the kernels ask for, with gradients and on several devices.
 
     As in the training step, parameters vary before they are differentiated.
     """
     if jax.__version_info__ >= (0, 11):
         pytest.skip("this JAX asks the GPU itself what it is")
-    for place in (module, elementwise):
-        monkeypatch.setattr(place, "has_triton", lambda: True)
-    monkeypatch.setattr(module, "has_nvidia", lambda: True)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     encode, params, x = packed_encoder(cls, config, "bfloat16", rows=1)
-    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+    mesh = meant_for(H200, 4)
 
     def local(params, x):
         params = jax.lax.pcast(params, "data", to="varying")

@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 
 from cdejax.models import Bert, BertConfig, BiEncoder
+from cdejax.training import step as module
 from cdejax.training.sharding import (
     FSDP,
     chunk_traffic,
@@ -157,7 +158,7 @@ def test_devices_that_share_parameters_take_equally_many_chunks(reference):
 @pytest.mark.parametrize("fsdp", [1, 2])
 def test_unchecked_variance_changes_nothing(fsdp, reference, monkeypatch):
     """As on TPUs, whose kernels do not tell what varies over the devices."""
-    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    monkeypatch.setattr(module, "has_tpu", lambda mesh: True)
     how = {"devices": 4, "fsdp": fsdp, "tokens": 130}
     model, metrics, gradients = step_gradients("contextual", **how)
     loss, expected = reference("contextual", model)
