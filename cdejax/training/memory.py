@@ -13,12 +13,27 @@ from jaxtyping import Array
 
 from cdejax.distributed import from_main
 from cdejax.models import BiEncoder, ContextualEncoder
+from cdejax.platforms import target
 from cdejax.training.batches import BatchMaker
 from cdejax.training.sharding import FSDP, split_dim
 from cdejax.training.step import RECOMPUTE, Kept
 
 _UNKNOWN = 4096
-"""Token positions of a chunk where a device does not tell its memory (a CPU)."""
+"""Token positions of a chunk where a device's memory is not known (a CPU's)."""
+_CORE_GIB = {
+    "TPU v2": 8.0,
+    "TPU v3": 16.0,
+    "TPU v4": 16.0,
+    "TPU v5 lite": 16.0,
+    "TPU v5e": 16.0,
+    "TPU v5": 47.5,
+    "TPU v5p": 47.5,
+    "TPU v6 lite": 32.0,
+    "TPU v6e": 32.0,
+    "TPU7x": 96.0,
+}
+"""Memory of a TPU core by kind, for devices that do not tell theirs: by the
+documentation of Cloud TPU that of a chip, over its cores."""
 _ENOUGH = 32_768
 """Positions beyond which larger chunks make no accelerator faster."""
 _USABLE = 0.92
@@ -39,7 +54,7 @@ def chunk_tokens(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> int:
     free = _free_bytes(model, mesh)
     if free is None:
         return _UNKNOWN
-    fitting = int(free / 2 / activation_bytes(model))
+    fitting = int(free / 2 / activation_bytes(model, mesh))
     return max(min(fitting, _ENOUGH) // 256 * 256, 256)
 
 
@@ -57,7 +72,7 @@ def kept_chunks(
     # Vectors of all slots, and their gradients.
     vectors = sum(shape.vectors for layout in maker.layouts for shape in layout.shapes)
     free -= 2 * 4 * vectors * model.dim
-    layout, each = maker.layouts[0], activation_bytes(model)
+    layout, each = maker.layouts[0], activation_bytes(model, mesh)
     sizes = [shape.rows * (layout.front + shape.width) for shape in layout.shapes]
     steady = [n * shape.least for n, shape in zip(sizes, layout.shapes, strict=True)]
     group = int(np.argmax(steady))
@@ -67,8 +82,13 @@ def kept_chunks(
     return Kept(tuple(kept))
 
 
-def activation_bytes(model: BiEncoder | ContextualEncoder) -> float:
-    """Bytes that the backward pass of one token position needs of the forward pass."""
+def activation_bytes(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> float:
+    """Bytes that the backward pass of one token position needs of the forward pass.
+
+    Args:
+      model: the model.
+      mesh: of the devices that compute it, whose kernels keep more or less.
+    """
     graphdef, params = nnx.split(model)
     width, small, large = 64, 8, 16
 
@@ -85,7 +105,8 @@ def activation_bytes(model: BiEncoder | ContextualEncoder) -> float:
         ids = jax.ShapeDtypeStruct((rows, width), jnp.int32)
         lengths = jax.ShapeDtypeStruct((rows,), jnp.int32)
         context = jax.ShapeDtypeStruct((_front(model), model.dim), jnp.float32)
-        found = jax.eval_shape(pull, params, ids, lengths, context)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            found = jax.eval_shape(pull, params, ids, lengths, context)
         return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(found))
 
     soft = model.config.soft_tokens if isinstance(model, ContextualEncoder) else 0
@@ -97,15 +118,21 @@ def _front(model: BiEncoder | ContextualEncoder) -> int:
     return model.config.context_size if isinstance(model, ContextualEncoder) else 0
 
 
+def device_bytes(mesh: Mesh) -> int | None:
+    """Memory of a device of a mesh: what it says, else what its kind has, if known."""
+    here = [d for d in mesh.devices.flat if d in d.client.local_devices()]
+    stats = here[0].memory_stats() if here else None
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"]
+    device = target(mesh)
+    core = _CORE_GIB.get(device.device_kind)
+    return None if core is None else round(core * device.num_cores * 2**30)
+
+
 def _free_bytes(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> float | None:
-    """What a device has for activations; None if it does not tell its memory."""
-    device = next(
-        d for d in mesh.devices.flat if d.process_index == jax.process_index()
-    )
+    """What a device has for activations; None if its memory is not known."""
     # Process 0's word goes for all: other chunks would be another program.
-    limit = from_main(
-        "device memory", lambda: (device.memory_stats() or {}).get("bytes_limit")
-    )
+    limit = from_main("device memory", lambda: device_bytes(mesh))
     if limit is None:
         return None
     held = 0.0

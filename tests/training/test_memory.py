@@ -25,8 +25,10 @@ def model(**sizes):
     return BiEncoder(Bert(BertConfig(**SIZES | sizes), nnx.Rngs(0)))
 
 
-def test_activations_grow_with_layers():
-    one, three = (memory.activation_bytes(model(num_hidden_layers=n)) for n in (1, 3))
+def test_activations_grow_with_layers(mesh):
+    one, three = (
+        memory.activation_bytes(model(num_hidden_layers=n), mesh) for n in (1, 3)
+    )
     each = (three - one) / 2
     assert 0 < each < one
     # At the least the input of each matrix product: three of the hidden size (32) for
@@ -54,7 +56,7 @@ def test_keeps_what_fits_of_chunks_that_every_step_has(mesh, holds):
     maker = make_batches(world(), tokens=1)
     (shape,) = maker.layouts[0].shapes
     assert shape.least > 1
-    each = memory.activation_bytes(model()) * shape.rows * shape.width
+    each = memory.activation_bytes(model(), mesh) * shape.rows * shape.width
     found = []
     for limit in (2**21, 2**21 + 3 * each, 2**40):
         holds(limit)
