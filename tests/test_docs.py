@@ -8,13 +8,18 @@ import types
 import typing
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from flax import nnx
 
 from cdejax.cli import COMMANDS, main
 from cdejax.config import Config
 from cdejax.config_io import load_config
-from tests.tiny import write_encoder
+from cdejax.data.pairs import Pairs, pairs_stage
+from cdejax.export.folder import export_model
+from cdejax.models import ContextualEncoder, from_pretrained
+from tests.tiny import write_encoder, write_recipe
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -59,14 +64,81 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", t.lower()).replace(" ", "-") for t in titles}
 
 
+COMPILED_ONLY = {"docs/interop.md": "reads published checkpoints"}
+RUN = {"README.md", "docs/library.md", "docs/recipes.md"}
+
+
+def snippets(page: Path) -> list[types.CodeType]:
+    found = enumerate(blocks(page, "python"), 1)
+    return [compile(text, f"{page.name}, snippet {n}", "exec") for n, text in found]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_snippets_compile_and_are_run_where_they_can_be(page):
+    name = page.relative_to(ROOT).as_posix()
+    assert bool(snippets(page)) == (name in RUN | COMPILED_ONLY.keys())
+
+
 def test_snippets_of_the_library_page_run(minilm, tmp_path, monkeypatch):
     write_encoder(tmp_path / "encoder", minilm)
     monkeypatch.chdir(tmp_path)
-    page = ROOT / "docs" / "library.md"
     namespace: dict[str, object] = {}
-    for number, block in enumerate(blocks(page, "python"), 1):
-        exec(compile(block, f"{page.name}, snippet {number}", "exec"), namespace)
+    for snippet in snippets(ROOT / "docs" / "library.md"):
+        exec(snippet, namespace)
     assert "loaded" in namespace
+
+
+@pytest.fixture(scope="module")
+def exports(minilm, tmp_path_factory) -> dict[str, Path]:
+    """A biencoder's and a contextual model's folder."""
+    place = tmp_path_factory.mktemp("exports")
+    biencoder = write_encoder(place / "biencoder", minilm)
+    model = ContextualEncoder.from_encoder(
+        from_pretrained(biencoder).encoder,  # type: ignore[union-attr]
+        nnx.Rngs(0),
+        context_size=128,
+    )
+    prompts = {"query": "", "document": ""}
+    contextual = export_model(
+        model, minilm, place / "contextual", prompts=prompts, max_length=32
+    )
+    return {"biencoder": biencoder, "contextual": contextual}
+
+
+@pytest.mark.parametrize("kind", ["biencoder", "contextual"])
+def test_snippets_of_the_readme_run_for_both_kinds_of_model(
+    kind, exports, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/mine/model").mkdir(parents=True)
+    Path("runs/mine/model/export").symlink_to(exports[kind])
+    Path("path/to").mkdir(parents=True)
+    Path("path/to/folder").symlink_to(exports[kind])
+    for name, folder in exports.items():
+        Path("runs/mine", name).mkdir()
+        Path("runs/mine", name, "export").symlink_to(folder)
+    corpus = [f"git {word} {n}" for n in range(8) for word in ("reset", "log")]
+    ids = np.arange(1000, 1012).reshape(3, 4)
+    given = {"corpus": corpus, "ids": ids, "lengths": np.array([4, 2, 3])}
+    library, pieces, elsewhere = snippets(ROOT / "README.md")
+    exec(library, namespace := dict(given))
+    assert namespace["scores"].shape == (1, 16)
+    exec(pieces, namespace := dict(given))
+    assert namespace["vectors"].shape == (3, 32)
+    exec(elsewhere, namespace := dict(given))
+    assert namespace["vectors"].shape == (16, 32)
+
+
+def test_snippets_of_the_recipes_page_run(minilm, tmp_path, monkeypatch):
+    config = load_config(write_recipe(tmp_path, minilm))
+    pairs = pairs_stage(config, tmp_path / "artifacts")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["snippet", str(pairs)])
+    vectors, plan = snippets(ROOT / "docs" / "recipes.md")
+    exec(vectors, {})
+    assert len(np.load("queries.npy")) == len(Pairs.open(pairs).queries)
+    exec(plan, {})
+    assert np.load("plan.npy").shape[1] == 16
 
 
 @pytest.mark.parametrize("section", dataclasses.fields(Config), ids=lambda f: f.name)
