@@ -44,6 +44,11 @@ def has_tpu(mesh: AnyMesh | None = None) -> bool:
     return platform(mesh) == "tpu"
 
 
+def has_cpu(mesh: Mesh | None = None) -> bool:
+    """Whether the program is for CPUs."""
+    return platform(mesh) == "cpu"
+
+
 def has_nvidia(mesh: AnyMesh | None = None) -> bool:
     """Whether it is for NVIDIA GPUs that cuDNN's attention and Triton run on."""
     device = target(mesh)

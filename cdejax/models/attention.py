@@ -1,10 +1,11 @@
 """Attention: one function for all encoders, kernel chosen by platform.
 
-XLA's takes everything. On NVIDIA cards cuDNN's takes lengths of right-padded rows, and
-our own (Triton) segments, which cuDNN would, too, more slowly; masks are the general
-form, which `compact` brings to lengths where that pays. Splash (TPU) takes masks,
-lengths and segments alike; it is tested in Pallas' interpret mode, not on a TPU. None
-of the three is given a bias or a window.
+XLA's takes everything; so does the blocked one, which CPUs run in float32. On NVIDIA
+cards cuDNN's takes lengths of right-padded rows, and our own (Triton) segments, which
+cuDNN would, too, more slowly; masks are the general form, which `compact` brings to
+lengths where that pays. Splash (TPU) takes masks, lengths and segments alike; it is
+tested in Pallas' interpret mode, not on a TPU. None of these three is given a bias or a
+window.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
+from cdejax.models.blocked import blocked_attention, blocked_refuses
 from cdejax.models.kernels import cudnn_attention, cudnn_refuses, xla_attention
 from cdejax.models.layers import Initializer, Linear, Rotary, rotate
 from cdejax.models.padding import (
@@ -32,11 +34,11 @@ from cdejax.models.padding import (
 from cdejax.models.splash import splash_attention, splash_refuses
 from cdejax.models.triton import one_devices_part
 from cdejax.models.triton_attention import triton_attention, triton_refuses
-from cdejax.platforms import has_nvidia, has_tpu, has_triton
+from cdejax.platforms import has_cpu, has_nvidia, has_tpu, has_triton
 
 __all__ = ["SelfAttention", "attention", "compact", "fused_kernel", "length_mask"]
 
-Implementation = Literal["xla", "cudnn", "triton", "splash"]
+Implementation = Literal["xla", "blocked", "cudnn", "triton", "splash"]
 _log = logging.getLogger(__name__)
 
 
@@ -76,14 +78,14 @@ def attention(
       lengths: instead, the number of real keys at the front of each row.
       segments: instead, ids of the texts packed in a row: a query reads keys of its own
         text only. Id 0 is padding.
-      bias: added to the scaled scores (XLA only).
-      visible: which keys each query may read at all, a window for one (XLA only).
+      bias: added to the scaled scores (XLA and blocked only).
+      visible: which keys each query may read at all, a window for one (the same).
       causal: each query reads keys up to its own index.
       scale: instead of 1/sqrt(head_dim).
       queries: which of the keys' positions the queries stand at.
       implementation: kernel; by default Triton (segments, under `jax.shard_map`),
-        cuDNN or splash where they can run, XLA elsewhere. Triton and splash run
-        interpreted, slowly, where there is no GPU or TPU.
+        cuDNN, splash or blocked where they can run, XLA elsewhere. Triton and splash
+        run interpreted, slowly, where there is no GPU or TPU.
 
     Returns:
       What each query reads, in the dtype of `q`; undefined but finite at padding.
@@ -102,6 +104,7 @@ def attention(
     plain = bias is None and visible is None
     refusals = {
         "xla": None,
+        "blocked": blocked_refuses(q),
         "cudnn": cudnn_refuses(q, k, padding, plain, causal and start > 0),
         "triton": triton_refuses(q, k, padding, plain, causal),
         "splash": splash_refuses(q, plain),
@@ -119,7 +122,8 @@ def attention(
     if implementation == "triton":
         assert padding.segments is not None
         return triton_attention(q, k, v, padding.segments, scale=scale)
-    return xla_attention(
+    general = blocked_attention if implementation == "blocked" else xla_attention
+    return general(
         q,
         k,
         v,
@@ -144,6 +148,8 @@ def _choose(
     elif fused_kernel(q.dtype, q.shape[-1]):
         ours = padding.segments is not None and has_triton() and one_devices_part(q)
         kernels = ("triton", "cudnn") if ours else ("cudnn",)
+    elif has_cpu():
+        kernels = ("blocked",)
     reason = f"{q.dtype}, head dimension {q.shape[-1]}"
     if padding.segments is not None:
         reason += ", segments"

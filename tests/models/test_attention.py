@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 
 from cdejax.models import attention as module
+from cdejax.models import blocked
 from cdejax.models.attention import attention, compact, fused_kernel, length_mask
+from cdejax.models.padding import ALL
 
 
 def qkv(batch=3, length=7, heads=2, dim=8, seed=0):
@@ -131,8 +133,68 @@ def test_the_choice_is_logged_once(caplog):
         for _ in range(3):
             attention(*qkv())
     assert [r.getMessage() for r in caplog.records] == [
-        "attention runs on xla (float32, head dimension 8)"
+        "attention runs on blocked (float32, head dimension 8)"
     ]
+
+
+def biased(length=8, heads=2):
+    return jax.random.normal(jax.random.key(7), (heads, length, length))
+
+
+WINDOW = np.abs(np.subtract.outer(np.arange(8), np.arange(8))) <= 2
+READ = {
+    "all, of another scale": {"scale": 1.0},
+    "mask": {"mask": np.arange(8) % 4 < np.arange(4)[:, None]},
+    "lengths": {"lengths": np.array([8, 1, 4, 7])},
+    "segments": {"segments": np.array([[1, 1, 2, 2, 2, 3, 0, 0]] * 4)},
+    "bias": {"bias": biased(), "lengths": np.array([8, 1, 4, 7])},
+    "a bias a row": {"bias": jnp.stack([i * biased() for i in range(4)])},
+    "window": {"visible": WINDOW, "lengths": np.array([8, 1, 4, 7])},
+    "a window a row": {"visible": np.stack([WINDOW, ~WINDOW, WINDOW, WINDOW])},
+    "causal": {"causal": True, "lengths": np.array([8, 1, 4, 7])},
+    "later queries": {"causal": True, "queries": slice(4, None)},
+}
+
+
+def pulled(inputs, cotangent, *, bias=None, implementation, **call):
+    """The result, and gradients of queries, keys, values and, if any, the bias."""
+
+    def read(q, k, v, bias):
+        q = q[:, call.get("queries", ALL)]
+        return attention(q, k, v, bias=bias, implementation=implementation, **call)
+
+    @jax.jit
+    def both(inputs, bias, cotangent):
+        out, pull = jax.vjp(read, *inputs, bias)
+        return out, *jax.tree.leaves(pull(cotangent[:, : out.shape[1]]))
+
+    return both(inputs, bias, cotangent)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "heads"),
+    [*((name, 1, 2) for name in READ), ("lengths", 2, 1), ("bias", 4, 2)],
+)
+def test_blocks_read_what_float64_does_with_its_gradients(
+    name, rows, heads, monkeypatch
+):
+    monkeypatch.setattr(blocked, "_CACHE", rows * 4 * 2 * 8 * 8)
+    q, k, v = qkv(batch=4, length=8)
+    inputs = q, k[:, :, :heads], v[:, :, :heads]
+    cotangent = qkv(batch=4, length=8, seed=1)[0]
+    found = pulled(inputs, cotangent, **READ[name], implementation="blocked")
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda x: np.asarray(x, np.float64), (inputs, cotangent))
+        expected = pulled(*wide, **READ[name], implementation="xla")
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("batch", "row_bytes", "rows"), [(6, 1 << 20, 3), (7, 1 << 20, 1), (4, 1 << 23, 1)]
+)
+def test_blocks_divide_the_batch_and_fit_the_cache(batch, row_bytes, rows):
+    assert blocked._rows_at_once(batch, row_bytes) == rows
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1))
