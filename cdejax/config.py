@@ -316,6 +316,9 @@ class TrainingConfig:
     chunk_tokens: int | None = None
     """Token positions encoded at once on a device, a context's included (none: by the
     device's memory and the model's size)."""
+    cpu_activations: float = 2.0
+    """GiB of activations that the CPU devices of a process keep for the backward pass
+    instead of computing them again (accelerators keep what fits their memory)."""
     loss_block: int = 1024
     """Columns of the score matrix held at once."""
     ring: bool = False
@@ -349,7 +352,7 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         _above_zero(self, "learning_rate", "clip_norm", "temperature")
         _at_least(self, 0, "warmup_steps", "weight_decay", "negatives_per_query")
-        _at_least(self, 0, "eval_every")
+        _at_least(self, 0, "eval_every", "cpu_activations")
         _at_least(self, 1, "loss_block", "max_widths", "fsdp", "checkpoint_every")
         _at_least(self, 1, "keep_checkpoints", "log_every", "read_threads")
         if self.chunk_tokens is not None:

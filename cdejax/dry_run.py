@@ -154,7 +154,7 @@ def _memory(config: Config, model: Model, maker: BatchMaker, mesh: Mesh) -> int:
     graphdef, params = nnx.split(model)
     optimizer = make_optimizer(config.training, maker.plan.total_steps)
     state = first_state(optimizer, params, mesh)
-    kept = kept_chunks(model, maker, mesh)
+    kept = kept_chunks(model, maker, mesh, config.training.cpu_activations)
     settings = loss_settings(config)
     step = train_step(graphdef, mesh, settings, optimizer, params, kept)
     batch = put_batch(maker.step(0, local_indices(mesh)), mesh)

@@ -76,6 +76,7 @@ def write_recipe(folder: Path, tokenizer: Path, **changes: dict) -> Path:
             "learning_rate": 1e-3,
             "temperature": 0.05,
             "chunk_tokens": 256,
+            "cpu_activations": 0,  # one copy of the encoder less to compile
             "checkpoint_every": 4,
             "max_widths": 1,
         },

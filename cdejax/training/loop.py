@@ -202,7 +202,8 @@ class _Run:
         check_shared(params, mesh)
         self.state: State = first_state(optimizer, params, mesh)
         self.maker = make_batches(config, inputs, model, mesh)
-        self.kept = kept_chunks(model, self.maker, mesh)
+        on_cpu = config.training.cpu_activations
+        self.kept = kept_chunks(model, self.maker, mesh, on_cpu)
         settings = loss_settings(config)
         self.step = train_step(
             self.graphdef, mesh, settings, optimizer, params, kept=self.kept

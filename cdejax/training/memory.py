@@ -59,15 +59,28 @@ def chunk_tokens(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> int:
 
 
 def kept_chunks(
-    model: BiEncoder | ContextualEncoder, maker: BatchMaker, mesh: Mesh
+    model: BiEncoder | ContextualEncoder,
+    maker: BatchMaker,
+    mesh: Mesh,
+    on_cpu: float = 0.0,
 ) -> Kept:
     """Chunks whose activations fit beside everything else.
 
     Of one group of rows only, that with the most positions: each group with kept chunks
     is one more copy of the encoder in the compiled step.
+
+    Args:
+      model: what is trained.
+      maker: its batches.
+      mesh: the devices.
+      on_cpu: GiB for activations of all devices of this process together, where they
+        do not tell their memory. What happens to be free on a host is not asked: a run
+        that is resumed would sum in another order.
     """
     free = _free_bytes(model, mesh)
     if free is None:
+        free = on_cpu * 2**30 / (mesh.size // jax.process_count())
+    if free <= 0:
         return RECOMPUTE
     # Vectors of all slots, and their gradients.
     vectors = sum(shape.vectors for layout in maker.layouts for shape in layout.shapes)
@@ -90,7 +103,9 @@ def activation_bytes(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> float:
       mesh: of the devices that compute it, whose kernels keep more or less.
     """
     graphdef, params = nnx.split(model)
-    width, small, large = 64, 8, 16
+    contextual = isinstance(model, ContextualEncoder)
+    encoder = model.backbone if contextual else model.encoder
+    width, small, large = min(64, encoder.longest or 64), 8, 16
 
     def residuals(rows: int) -> int:
         def encode(params: Any, ids: Array, lengths: Array, context: Array) -> Array:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _LOOKING = (
     *("eval_every", "checkpoint_every", "keep_checkpoints", "log_every"),
     *("read_threads", "compilation_cache"),
-    *("chunk_tokens", "packed", "max_widths", "loss_block", "ring", "fsdp"),
+    *("chunk_tokens", "cpu_activations", "packed", "max_widths"),
+    *("loss_block", "ring", "fsdp"),
 )
 """Settings of where to look, how to read and how to compute: what is computed does not
 depend on them, up to the order of sums."""

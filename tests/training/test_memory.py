@@ -36,6 +36,12 @@ def test_activations_grow_with_layers(mesh):
     assert each > 4 * (4 * 32 + 48)
 
 
+def test_activations_of_few_positions_are_counted(mesh):
+    few = memory.activation_bytes(model(max_position_embeddings=16), mesh)
+    usual = memory.activation_bytes(model(max_position_embeddings=128), mesh)
+    assert 0 < few < usual  # scores of longer rows
+
+
 def test_chunks_grow_with_memory_up_to_what_pays(mesh, holds):
     found = []
     for limit in (2**21, 2**24, 2**40):
@@ -64,3 +70,13 @@ def test_keeps_what_fits_of_chunks_that_every_step_has(mesh, holds):
     assert found[0] <= found[1] <= found[2] == shape.least
     holds(None)
     assert memory.kept_chunks(model(), maker, mesh) == memory.RECOMPUTE
+
+
+def test_a_cpu_keeps_what_the_recipe_allows_whatever_is_free(mesh):
+    maker = make_batches(world(), tokens=1)
+    (shape,) = maker.layouts[0].shapes
+    each = memory.activation_bytes(model(), mesh) * shape.rows * shape.width
+    vectors = 2 * 4 * shape.vectors * model().dim
+    limits = [0, (vectors + 2.5 * each) / 2**30, 2.0]
+    kept = [memory.kept_chunks(model(), maker, mesh, limit) for limit in limits]
+    assert [k.texts for k in kept] == [(), (1,), (shape.least,)]
