@@ -4,6 +4,7 @@ import dataclasses
 import re
 import shlex
 import sys
+import tomllib
 import types
 import typing
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 from flax import nnx
+from packaging.requirements import Requirement
 
 from cdejax.cli import COMMANDS, main
 from cdejax.config import Config
@@ -139,6 +141,14 @@ def test_snippets_of_the_recipes_page_run(minilm, tmp_path, monkeypatch):
     assert len(np.load("queries.npy")) == len(Pairs.open(pairs).queries)
     exec(plan, {})
     assert np.load("plan.npy").shape[1] == 16
+
+
+def test_no_untried_minor_version_of_jax_or_flax_is_installed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    given = [Requirement(line) for line in project["dependencies"]]
+    bound = [r.specifier for r in given if r.name in ("jax", "flax")]
+    assert len(bound) == 3
+    assert all(s.contains("0.12.12") and not s.contains("0.13.0") for s in bound)
 
 
 @pytest.mark.parametrize("section", dataclasses.fields(Config), ids=lambda f: f.name)
