@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from cdejax.folder_keys import SENTENCE_TRANSFORMERS, check_keys
 from cdejax.models.st_modules import list_modules
-from cdejax.reading import listed, read_json_if_there
+from cdejax.module_settings import arguments, module_settings, settings_file
+from cdejax.reading import is_file, listed, read_json_if_there
 from cdejax.similarity import check_similarity
 
 _NAMES = {
@@ -56,6 +58,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
     settings = read_json_if_there(folder / _SETTINGS)
     config = read_json_if_there(inner / "config.json")
     source = str(folder / _SETTINGS)
+    check_keys(settings, SENTENCE_TRANSFORMERS, source)
+    _refuse_chats(folder)
     prompts = _prompts(settings, source)
     default = settings.get("default_prompt_name")
     if default is not None and default not in list(prompts):
@@ -86,18 +90,40 @@ def read_prompts(folder: Path) -> dict[str, str]:
     return _prompts(read_json_if_there(path), str(path))
 
 
+def _refuse_chats(folder: Path) -> None:
+    """Without modules, sentence-transformers puts every text into a chat template."""
+    if list_modules(folder):
+        return
+    templates = [
+        *(p for p in (folder / "chat_template.jinja",) if is_file(p)),
+        *listed(folder / "additional_chat_templates", "*.jinja"),
+    ]
+    config = folder / "tokenizer_config.json"
+    if not templates and read_json_if_there(config).get("chat_template"):
+        templates = [config]
+    if templates:
+        raise ValueError(
+            f"{templates[0]}: a chat template in a folder without modules.json, into "
+            "which sentence-transformers puts every text; remove it, or add "
+            "modules.json (Transformer, Pooling)"
+        )
+
+
 def _limit(inner: Path, config: Mapping[str, Any]) -> int:
     """The longest text, in tokens."""
-    files = listed(inner, "sentence_*_config.json")
-    source = files[0] if files else inner / "config.json"
-    limit = read_json_if_there(source).get("max_seq_length")
+    source = settings_file(inner) or inner / "config.json"
+    tokenizer = read_json_if_there(inner / "tokenizer_config.json") | arguments(
+        inner, "tokenizer"
+    )
+    limit = arguments(inner, "tokenizer").get("model_max_length")
+    if limit is None:
+        limit = module_settings(inner).get("max_seq_length")
     if limit is None:
         source = inner / "config.json"
         limit = config.get("max_seq_length")
     most, learned = _positions(config)
     if limit is None:
-        tokenizer = read_json_if_there(inner / "tokenizer_config.json")
-        limit = tokenizer.get("model_max_length")
+        limit = tokenizer.get("model_max_length", tokenizer.get("max_len"))
         endless = isinstance(limit, int | float) and limit > _UNLIMITED
         limit = None if endless else limit
         known = [value for value in (limit, most) if value is not None]

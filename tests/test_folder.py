@@ -14,6 +14,9 @@ ST = "config_sentence_transformers.json"
 def write(tmp_path):
     def write(name, **content):
         (tmp_path / name).write_text(json.dumps(content))
+        if name.startswith("sentence_"):  # read for a listed module alone
+            listed = [{"type": "sentence_transformers.models.Transformer", "path": ""}]
+            (tmp_path / "modules.json").write_text(json.dumps(listed))
         return tmp_path
 
     return write
@@ -85,7 +88,8 @@ def test_length_limit(write):
 def test_a_stated_limit_above_the_positions_is_said_once(write, caplog, name):
     positions = {"model_type": "bert", "max_position_embeddings": 64}
     write("config.json", **positions)
-    folder = write(name, **positions, max_seq_length=5000)
+    own = positions if name == "config.json" else {}
+    folder = write(name, **own, max_seq_length=5000)
     with caplog.at_level(logging.WARNING, "cdejax"):
         for _ in range(2):
             assert read_settings(folder)["max_length"] == 64
@@ -162,7 +166,9 @@ def test_without_a_stated_limit_positions_bound_the_tokenizers(
 
 def test_folder_of_the_encoder(tmp_path):
     assert transformer_folder(tmp_path) == tmp_path
-    listed = [{"type": "x.Transformer", "path": "0_Transformer"}]
+    listed = [
+        {"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}
+    ]
     (tmp_path / "modules.json").write_text(json.dumps(listed))
     assert transformer_folder(tmp_path) == tmp_path / "0_Transformer"
     (tmp_path / "modules.json").write_text("[3]")

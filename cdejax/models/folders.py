@@ -1,4 +1,4 @@
-"""Weights of a model folder: from safetensors through NumPy."""
+"""An encoder's `config.json`, and weights from safetensors through NumPy."""
 
 from __future__ import annotations
 
@@ -10,12 +10,33 @@ import ml_dtypes  # it also gives NumPy the bfloat16 that safetensors asks for
 import numpy as np
 from jaxtyping import Shaped
 
+from cdejax.folder_keys import ENCODER, check_keys, names, refuse_adapters
+from cdejax.module_settings import arguments, settings_file
 from cdejax.reading import is_file, listed, opened, read_json
 
 _WEIGHTS = "model.safetensors"
 FLOATS = (np.float32, np.float16, np.float64, ml_dtypes.bfloat16)
 """Types of weights that are read."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """An encoder's `config.json`, with the arguments that its module adds to it.
+
+    Raises:
+      ValueError: it is missing or no object, has a key that is refused, or an adapter
+        stands beside it.
+    """
+    refuse_adapters(folder)
+    raw, given = read_json(folder / "config.json"), arguments(folder, "config")
+    unsaid = [key for key in given if key not in raw and key not in names(ENCODER)]
+    if unsaid:  # transformers takes it where its class has such a setting
+        raise ValueError(
+            f"{settings_file(folder)}: config_args: {unsaid[0]} is "
+            f"{given[unsaid[0]]!r:.60}, which config.json does not have; write it there"
+        )
+    check_keys(raw | given, ENCODER, str(folder / "config.json"))
+    return raw | given
 
 
 def weights_file(folder: Path) -> Path:

@@ -20,7 +20,7 @@ from cdejax.models.checkpoints.config import typed
 from cdejax.models.checkpoints.registry import architecture, architecture_of
 from cdejax.models.contextual import ContextualConfig, ContextualEncoder
 from cdejax.models.encoder import Encoder
-from cdejax.models.folders import read_tensors, weights_file
+from cdejax.models.folders import read_config, read_tensors, weights_file
 from cdejax.models.hf_config import (
     contextual_config,
     contextual_config_dict,
@@ -35,6 +35,7 @@ from cdejax.models.weights import (
     encoder_tensors,
     first_layers,
     load_state_dict,
+    unwrapped,
 )
 from cdejax.paths import resolve_folder
 from cdejax.reading import is_file, read_json
@@ -110,10 +111,12 @@ def _biencoder(
 ) -> BiEncoder:
     modules = read_modules(folder)
     source = str(modules.encoder / "config.json")
-    raw = read_json(modules.encoder / "config.json")
+    raw = read_config(modules.encoder)
     found = architecture(raw, source)
     config = found.read(raw, source)
-    tensors = encoder_tensors(found, read_tensors(modules.encoder, content=weights))
+    file = str(weights_file(modules.encoder))
+    tensors = read_tensors(modules.encoder, content=weights)
+    tensors = encoder_tensors(found, tensors, file)
     config = found.fitted(config, tensors)
     if layers is not None:
         config = _limited(config, layers, source)
@@ -124,7 +127,7 @@ def _biencoder(
         lambda: make_encoder(config, nnx.Rngs(0), dtype, remat=remat), source
     )
     if weights:
-        load_state_dict(encoder, tensors, source=str(weights_file(modules.encoder)))
+        load_state_dict(encoder, tensors, source=file)
     return BiEncoder(
         encoder,
         modules.pooling,
@@ -137,9 +140,9 @@ def _contextual(
     folder: Path, dtype: DTypeLike, preset: str | None, remat: bool, weights: bool
 ) -> ContextualEncoder:
     source = str(folder / "config.json")
-    raw = with_preset(read_json(folder / "config.json"), preset, source)
+    raw = with_preset(read_config(folder), preset, source)
     first, second = stage_configs(raw, source)
-    tensors = read_tensors(folder, content=weights)
+    tensors = unwrapped(read_tensors(folder, content=weights))
     null = raw.get("null_embedding")
     null = _NULL in tensors if null is None else null
     null = typed(null, True, "null_embedding", source)

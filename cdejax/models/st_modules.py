@@ -10,11 +10,16 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
+from cdejax.folder_keys import HEAD, check_keys
 from cdejax.models.checkpoints.config import typed
 from cdejax.models.checkpoints.fit import check_fit
 from cdejax.models.checkpoints.registry import architecture
 from cdejax.models.elementwise import gelu
-from cdejax.models.folders import read_tensors, weights_file
+from cdejax.models.folders import (
+    read_config,
+    read_tensors,
+    weights_file,
+)
 from cdejax.models.layers import Head
 from cdejax.models.modules import (
     ACTIVATIONS,
@@ -25,7 +30,8 @@ from cdejax.models.modules import (
     Normalize,
 )
 from cdejax.models.pooling import Pooling, pooled_size
-from cdejax.reading import is_file, read_json, read_json_if_there, read_json_value
+from cdejax.module_settings import module_settings
+from cdejax.reading import is_file, read_json, read_json_value
 
 MODES = {
     "cls": "cls",
@@ -47,9 +53,10 @@ FLAGS = {
 """The flag of each mode in the older form of a pooling's `config.json`."""
 _SIZES = ("embedding_dimension", "word_embedding_dimension")
 """Newer and older name of the size of a token's vector."""
-_VECTOR = "sentence_embedding"
 _HEAD = ("Dense", "LayerNorm", "Normalize")
 _ENDS = ("module_input_name", "module_output_name")
+_LIBRARY = "sentence_transformers."
+_ROUTERS = ("Router", "Asym")
 # The settings that each module's class has in sentence-transformers.
 _SETTINGS = {
     "Pooling": ("pooling_mode", "include_prompt", *FLAGS.values(), *_SIZES),
@@ -59,15 +66,6 @@ _SETTINGS = {
     ),
     "LayerNorm": ("dimension", *_ENDS),
     "Normalize": _ENDS,
-}
-# What a Transformer module may be told that changes its vectors, and what is computed.
-_ENCODER: dict[str, Any] = {
-    "transformer_task": "feature-extraction",
-    "module_output_name": "token_embeddings",
-    "query_length": None,
-    "document_length": None,
-    "query_expansion": None,
-    "processing_kwargs": None,
 }
 _log = logging.getLogger(__name__)
 
@@ -90,6 +88,7 @@ def list_modules(folder: Path) -> list[tuple[str, Path]]:
     """Class name and folder of each module in `modules.json`; none without the file.
 
     Versions of sentence-transformers differ in the path of a class, not in its name.
+    Classes of other packages, whose code comes with a folder, keep their path.
 
     Raises:
       ValueError: the file is no list of modules, or one lies outside the folder.
@@ -100,6 +99,12 @@ def list_modules(folder: Path) -> list[tuple[str, Path]]:
     listed = read_json_value(path)
     if not isinstance(listed, list) or not listed:
         raise ValueError(f"{path}: a list of modules was expected, not {listed!r:.60}")
+    names = [m.get("name") for m in listed if isinstance(m, dict) and "name" in m]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(
+            f"{path}: two modules have the name {twice[0]!r}, of which "
+            "sentence-transformers drops one; give each a name of its own"
+        )
     return [_listed(module, path) for module in listed]
 
 
@@ -111,7 +116,8 @@ def _listed(module: Any, path: Path) -> tuple[str, Path]:
         raise ValueError(
             f"{path}: a module needs texts as `type` and `path`, not {module!r:.200}"
         )
-    kind = kind.rsplit(".", 1)[-1]
+    if kind.startswith(_LIBRARY):
+        kind = kind.rsplit(".", 1)[-1]
     if Path(place).is_absolute() or ".." in Path(place).parts:
         raise ValueError(f"{path}: {kind} at {place!r}, outside of the folder")
     return kind, path.parent / place
@@ -129,15 +135,16 @@ def read_modules(folder: Path) -> Modules:
     found = list_modules(folder)
     if not found:
         return Modules(folder)
-    read_json(found[0][1] / "config.json")  # without it, say that first
     kinds = [kind for kind, _ in found]
+    _refuse_routers(kinds, folder)
+    read_config(found[0][1])  # without it, say that first
     if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) - set(_HEAD):
         raise ValueError(
             f"{folder / 'modules.json'}: modules {kinds}, but cdejax reads Transformer "
             f"and Pooling, then any of {', '.join(_HEAD)}"
         )
     encoder, tail = found[0][1], found[2:]
-    _check_settings(encoder / "sentence_bert_config.json", _ENCODER)
+    module_settings(encoder)
     pooling, size, include_prompt = _pooling(found[1][1] / "config.json", encoder)
     head: list[Module] = []
     for kind, place in tail:
@@ -145,6 +152,16 @@ def read_modules(folder: Path) -> Modules:
     while head and isinstance(head[-1], Normalize):
         head.pop()
     return Modules(encoder, pooling, include_prompt, _joined(head))
+
+
+def _refuse_routers(kinds: list[str], folder: Path) -> None:
+    if routers := [kind for kind in kinds if kind in _ROUTERS]:
+        raise ValueError(
+            f"{folder / 'modules.json'}: {routers[0]} sends queries and documents "
+            "through different modules, and one model for both is read here; save the "
+            "route that you need as a SentenceTransformer of its own (modules="
+            'model[0].sub_modules["document"]) and load that'
+        )
 
 
 def _pooling(path: Path, encoder: Path) -> tuple[Pooling, int, bool]:
@@ -217,16 +234,16 @@ def _flagged(raw: dict[str, Any], path: Path) -> list[str]:
 
 def _hidden_size(path: Path) -> int:
     """Size of a token's vector, from an encoder's `config.json`."""
-    raw = read_json(path)
+    raw = read_config(path.parent)
     return architecture(raw, str(path)).read(raw, str(path)).hidden_size
 
 
 def _read(kind: str, folder: Path, size: int) -> Module:
     """A module of a head that gets vectors of a size, with its weights."""
     path = folder / "config.json"
-    _check_settings(path, dict.fromkeys(_ENDS, _VECTOR))
     bare = kind == "Normalize" and not is_file(path)
     raw = {} if bare else read_json(path)
+    check_keys(raw, HEAD, str(path))
     _warn_of_unknown(raw, kind, path)
     if kind == "Normalize":
         return Normalize(size)
@@ -301,15 +318,3 @@ def _joined(modules: list[Module]) -> Head | Chain | None:
         head.first, head.last = first.linear, last.linear
         return head
     return Chain(modules)
-
-
-def _check_settings(path: Path, computed: dict[str, Any]) -> None:
-    """Refuses settings that ask for something else than what is computed."""
-    raw = read_json_if_there(path)
-    other = [
-        f"{key} {raw[key]!r} (we compute {value!r})"
-        for key, value in computed.items()
-        if raw.get(key, value) not in (value, {})
-    ]
-    if other:
-        raise ValueError(f"{path}: {'; '.join(other)}")

@@ -22,6 +22,10 @@ from cdejax.models.layers import Head
 from cdejax.models.modules import Chain
 
 Model = Encoder | BiEncoder | ContextualEncoder
+_WRAPPERS = (
+    *("module.", "_orig_mod.", "base_model.model."),
+    *("0.auto_model.", "0.model.", "auto_model."),
+)
 
 
 def table_of(model: Model, *, published: bool = False) -> Table:
@@ -69,20 +73,48 @@ def _contextual_table(model: ContextualEncoder) -> Table:
     ]
 
 
-def encoder_tensors(found: Architecture, tensors: Tensors) -> dict[str, Tensor]:
-    """A checkpoint's encoder alone: prefix, pooler and pre-training heads removed.
+def encoder_tensors(
+    found: Architecture, tensors: Tensors, source: str = "checkpoint"
+) -> dict[str, Tensor]:
+    """A checkpoint's encoder alone: prefixes, pooler and pre-training heads removed.
 
     Old names of norms (gamma, beta) become weight and bias, as transformers does it.
+
+    Raises:
+      ValueError: a weight is there under two names, with different values.
     """
-    out = {}
-    for name, tensor in tensors.items():
+    out: dict[str, Tensor] = {}
+    origin: dict[str, str] = {}
+    for given, tensor in unwrapped(tensors).items():
+        name = given
         for prefix in found.prefixes:
             name = name.removeprefix(prefix)
         for old, new in found.renamed.items():
             if name.endswith(old):
                 name = name.removesuffix(old) + new
-        if not re.fullmatch(found.dropped, name):
-            out[name] = tensor
+        if re.fullmatch(found.dropped, name):
+            continue
+        if name in out and not np.array_equal(out[name], tensor, equal_nan=True):
+            raise ValueError(
+                f"{source}: {origin[name]} and {given} are the same weight, with "
+                "different values; save the one that was trained"
+            )
+        out[name], origin[name] = tensor, given
+    return out
+
+
+def unwrapped(tensors: Tensors) -> dict[str, Tensor]:
+    """The tensors without a wrapper's prefix, where every name has it.
+
+    Those of data parallelism (`module.`), `torch.compile` (`_orig_mod.`),
+    sentence-transformers (`0.auto_model.`, `0.model.`, `auto_model.`) and peft after a
+    merge (`base_model.model.`), in any order.
+    """
+    out = dict(tensors)
+    while prefix := next(
+        (p for p in _WRAPPERS if out and all(n.startswith(p) for n in out)), None
+    ):
+        out = {name.removeprefix(prefix): tensor for name, tensor in out.items()}
     return out
 
 

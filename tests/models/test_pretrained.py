@@ -55,7 +55,12 @@ def write(path, value):
 def modules(folder, *kinds, pooling=None):
     paths = [f"{i}_{kind}" if i else "" for i, kind in enumerate(kinds)]
     listed = [
-        {"idx": i, "name": str(i), "path": path, "type": f"x.models.{kind}"}
+        {
+            "idx": i,
+            "name": str(i),
+            "path": path,
+            "type": f"sentence_transformers.models.{kind}",
+        }
         for i, (kind, path) in enumerate(zip(kinds, paths, strict=True))
     ]
     write(folder / "modules.json", listed)
@@ -250,9 +255,11 @@ BAD = {
         r"modules.json: a list of modules was expected, not \{'path': ''\}$",
     ),
     "module without a path": (
-        lambda f: write(f / "modules.json", [{"type": "x.Transformer"}]),
+        lambda f: write(
+            f / "modules.json", [{"type": "sentence_transformers.models.Transformer"}]
+        ),
         r"modules.json: a module needs texts as `type` and `path`, "
-        r"not \{'type': 'x.Transformer'\}$",
+        r"not \{'type': 'sentence_transformers.models.Transformer'\}$",
     ),
     "other module": (
         lambda f: modules(f, "Transformer", "Pooling", "CNN"),
@@ -264,7 +271,8 @@ BAD = {
     ),
     "module outside": (
         lambda f: write(
-            f / "modules.json", [{"type": "x.Transformer", "path": "../other"}]
+            f / "modules.json",
+            [{"type": "sentence_transformers.models.Transformer", "path": "../other"}],
         ),
         "Transformer at '../other', outside of the folder",
     ),
@@ -277,7 +285,7 @@ BAD = {
             modules(f, "Transformer", "Pooling"),
             write(f / "sentence_bert_config.json", {"transformer_task": "fill-mask"}),
         )[2:],
-        "transformer_task 'fill-mask'",
+        "transformer_task is 'fill-mask'",
     ),
     "other activation of a head": (
         lambda f: dense(f, activation_function="transformers.activations.NewGELU"),
@@ -285,7 +293,7 @@ BAD = {
     ),
     "head of tokens": (
         lambda f: dense(f, module_input_name="token_embeddings"),
-        "module_input_name 'token_embeddings'",
+        "module_input_name is 'token_embeddings'",
     ),
     "head of another size": (
         lambda f: dense(f, in_features=17),

@@ -25,7 +25,10 @@ def pooled(folder, kind="Pooling", **settings):
     (folder / "config.json").write_text(json.dumps(config_dict(model)))
     kinds = ["Transformer", "Pooling", "LayerNorm"]
     listed = [
-        {"type": f"x.{name}", "path": f"{i}_{name}" if i else ""}
+        {
+            "type": f"sentence_transformers.models.{name}",
+            "path": f"{i}_{name}" if i else "",
+        }
         for i, name in enumerate(kinds)
     ]
     (folder / "modules.json").write_text(json.dumps(listed))
