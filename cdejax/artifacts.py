@@ -41,13 +41,13 @@ _MAX_JSON = 1 << 33
 VERSIONS = {
     "pairs": 1,
     "tfds": 1,
-    "tokens": 1,
-    "vectors": 1,
+    "tokens": 2,
+    "vectors": 2,
     "clusters": 1,
     "plan": 1,
     "hardness": 1,
     "training": 1,
-    "evaluation": 1,
+    "evaluation": 2,
 }
 """Version of each stage's code, and of the form in which it says what it depends on.
 

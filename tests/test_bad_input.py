@@ -327,8 +327,7 @@ def pickle_only(folder: Path) -> None:
 
 
 def no_tokenizer(folder: Path) -> None:
-    for name in ("tokenizer.json", "vocab.txt"):
-        (folder / name).unlink()
+    (folder / "tokenizer.json").unlink()
 
 
 def alter(folder: Path, name: str, **changes: object) -> None:

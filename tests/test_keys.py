@@ -34,7 +34,7 @@ def plain(minilm, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def older(plain, tmp_path_factory):
+def older(plain, minilm, tmp_path_factory):
     """The same as older sentence-transformers wrote it: vocab.txt, 0_Transformer."""
     folder = tmp_path_factory.mktemp("older") / "model"
     shutil.copytree(plain, folder)
@@ -43,7 +43,9 @@ def older(plain, tmp_path_factory):
     for file in folder.iterdir():
         if file.is_file() and file.name not in ("modules.json", "README.md"):
             file.rename(inner / file.name)
-    (inner / "tokenizer.json").unlink()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (inner / name).unlink()
+    shutil.copy(minilm / "vocab.txt", inner)
     modules = json.loads((folder / "modules.json").read_text())
     modules[0]["path"] = inner.name
     (folder / "modules.json").write_text(json.dumps(modules))
@@ -114,11 +116,17 @@ def test_every_file_that_loading_opens_is_recorded(folder):
 def test_what_rust_opens_is_recorded():
     """Rust's readers raise no audit event, so each call of one says `opened(path)`."""
     root = Path(cdejax.__file__).parent
-    places = [root / "folder.py", root / "context.py", root / "data" / "tokenizer.py"]
+    places = [
+        root / "folder.py",
+        root / "context.py",
+        *(root / "data").glob("tokenizer*"),
+    ]
     found = []
     for file in (*places, *(root / "models").rglob("*.py")):
         text = file.read_text()
-        found += re.findall(r"(?:from_file|load_file|safe_open)\([^)]*\)", text)
+        found += re.findall(
+            r"(?:from_file|read_file|load_file|safe_open)\([^)]*\)", text
+        )
     assert len(found) >= 3
     assert all("opened(" in call for call in found), found
 
@@ -175,9 +183,9 @@ CHANGES = {
     "a file that was missing": lambda f: (f / "special_tokens_map.json").write_text(
         '{"pad_token": "[UNK]"}'
     ),
-    "a file of an earlier name": lambda f: (
+    "a file of an earlier name": lambda f: (f / "sentence_bert_config.json").rename(
         f / "sentence_albert_config.json"
-    ).write_text('{"max_seq_length": 8}'),
+    ),
 }
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Int
 
+from cdejax.reading import is_file, is_folder
+
 if TYPE_CHECKING:
     import tokenizers
 
-from cdejax.reading import is_file, is_folder, opened, read_json_if_there, read_text
+    from cdejax.data.tokenizer_files import TokenizerFiles
 
 FILES = (
     "tokenizer.json",
@@ -24,12 +25,10 @@ FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
 )
 """What makes a tokenizer in a Hugging Face folder (where present)."""
+_LEFT_COUNTS = ("bert", "distilbert")
+"""Encoders whose learned positions count padding on the left."""
 
 
 class Tokenizer:
@@ -37,15 +36,27 @@ class Tokenizer:
 
     A tokenizer.json may store truncation and padding (all-MiniLM-L6-v2 cuts at 128
     and pads to 128); both are switched off.
+
+    Args:
+      tokenizer: it is changed.
+      tokens: the text of each named special token (`pad_token`, `cls_token`, …).
+      pad_token: the token that pads.
+      truncation_side: where a text that is too long loses tokens, `right` or `left`.
     """
 
     def __init__(
-        self, tokenizer: tokenizers.Tokenizer, pad_token: str, beside: Sequence[Path]
+        self,
+        tokenizer: tokenizers.Tokenizer,
+        tokens: Mapping[str, str],
+        pad_token: str,
+        truncation_side: str = "right",
     ):
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self._tokenizer = tokenizer
-        self._beside = beside
+        self._tokens = {**tokens, "pad_token": pad_token}
+        self.truncation_side = truncation_side
+        """Where a text that is too long loses tokens."""
         self.pad_token = pad_token
         self.pad_id = tokenizer.get_vocab()[pad_token]
         self.vocab_size = max(tokenizer.get_vocab().values()) + 1
@@ -62,35 +73,36 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
-        """Reads `tokenizer.json`, or else `vocab.txt` as BERT's WordPiece.
+        """Reads a folder's tokenizer files as transformers does.
+
+        `tokenizer.json`, or else `vocab.txt` as WordPiece, with what the files beside
+        it say: see `cdejax.folder_keys` for every key.
 
         Raises:
-          ValueError: neither file is there, one cannot be read, or nothing says which
-            token pads.
+          ValueError: neither file is there, one cannot be read, has a key that is
+            refused, does not agree with another, or nothing says which token pads.
         """
-        import tokenizers
+        from cdejax.data.tokenizer_classes import build
+        from cdejax.data.tokenizer_files import STORED, VOCABULARY, content, read_files
 
-        folder = _place(Path(folder))
-        file, vocab = folder / "tokenizer.json", folder / "vocab.txt"
-        fast = is_file(file)
-        if not fast and not is_file(vocab):
-            raise ValueError(
-                f"{folder}: no tokenizer there (neither tokenizer.json nor vocab.txt). "
-                "Copy the encoder's tokenizer files into the folder."
-            )
+        files = read_files(_place(Path(folder)))
+        broken = files.folder / (VOCABULARY if files.stored is None else STORED)
         try:
-            if fast:
-                tokenizer = tokenizers.Tokenizer.from_str(read_text(file))
-            else:
-                tokenizer = _wordpiece(vocab, read_json_if_there(folder / FILES[1]))
-        except Exception as error:  # tokenizers raises plain Exception
-            broken = file if fast else vocab
+            tokenizer, named = build(files)
+        except ValueError:
+            raise
+        except BaseException as error:  # Rust's panics are no Exceptions
+            if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+                raise
             raise ValueError(f"{broken}: cannot read the tokenizer: {error}") from None
-        module = read_json_if_there(folder / "sentence_bert_config.json")
-        if module.get("do_lower_case"):
+        check_tokenizer(tokenizer, files, str(broken))
+        if files.lowered:
             _lower_first(tokenizer)
-        beside = [opened(f) for name in FILES[1:] if is_file(f := folder / name)]
-        return cls(tokenizer, _pad_token(folder, tokenizer), beside)
+        tokenizer.encode_special_tokens = files.get("split_special_tokens", False)
+        tokens = {name: content(token) for name, token in named.items()}
+        return cls(
+            tokenizer, tokens, _pad_token(files, tokens, tokenizer), _side(files)
+        )
 
     def encode(
         self, texts: Sequence[str], max_length: int | None = None
@@ -98,7 +110,8 @@ class Tokenizer:
         """Token ids (int32) of every text with its special tokens, and which were cut.
 
         A text longer than `max_length` tokens (special tokens included) loses text
-        tokens at its end; its special tokens stay.
+        tokens at its end, or at its start where `truncation_side` is `left`; its
+        special tokens stay.
 
         Raises:
           ValueError: an item is no string or no Unicode (lone surrogate), named by
@@ -113,30 +126,51 @@ class Tokenizer:
                 f"special tokens, so give {self.special_tokens + 1} or more."
             )
         else:
-            self._tokenizer.enable_truncation(max_length)
+            self._tokenizer.enable_truncation(
+                max_length, direction=self.truncation_side
+            )
         encodings = self._tokenizer.encode_batch_fast(list(texts))
         rows = [np.array(encoding.ids, np.int32) for encoding in encodings]
         cut = np.array([bool(encoding.overflowing) for encoding in encodings], bool)
         return rows, cut
 
-    def save(self, folder: str | Path) -> None:
-        """Writes the tokenizer's files; tokenizer.json without stored cut and padding.
+    def save(self, folder: str | Path, max_length: int | None = None) -> None:
+        """Writes tokenizer.json, and tokenizer_config.json that takes it as it is.
 
-        A vocab.txt-only tokenizer gets a tokenizer.json, too.
+        Both hold all that the files of the folder it was read from say together, so
+        that every reader gets the same tokens.
+
+        Args:
+          folder: made where it is missing.
+          max_length: the cut (and padding) that readers apply by themselves; none where
+            it is not given.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for file in self._beside:
-            shutil.copyfile(file, folder / file.name)
-        if not (folder / FILES[1]).is_file():
-            # without it, nothing would say which token pads
-            kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
-            config = json.dumps(kind | {"pad_token": self.pad_token}, indent=2)
-            (folder / FILES[1]).write_text(config + "\n", encoding="utf-8")
+        config: dict[str, Any] = {
+            **self._tokens,
+            "padding_side": "right",
+            "truncation_side": self.truncation_side,
+            "split_special_tokens": self._tokenizer.encode_special_tokens,
+            "tokenizer_class": "PreTrainedTokenizerFast",
+        }
         self._tokenizer.no_truncation()
+        if max_length is not None:
+            config["model_max_length"] = max_length
+            self._tokenizer.enable_truncation(
+                max_length, direction=self.truncation_side
+            )
+            self._tokenizer.enable_padding(pad_id=self.pad_id, pad_token=self.pad_token)
         # its own `save` hides why a file cannot be written
-        text = self._tokenizer.to_str(pretty=True)
-        (folder / FILES[0]).write_text(text, encoding="utf-8")
+        text = self._tokenizer.to_str(pretty=max_length is None)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        for name, content in (
+            (FILES[0], text),
+            (FILES[1], json.dumps(config, indent=2, ensure_ascii=False) + "\n"),
+            (FILES[2], json.dumps(self._tokens, indent=2, ensure_ascii=False) + "\n"),
+        ):
+            (folder / name).write_text(content, encoding="utf-8")
 
 
 def _place(folder: Path) -> Path:
@@ -165,31 +199,96 @@ def check_texts(texts: Sequence[str]) -> None:
             ) from None
 
 
-def _wordpiece(vocab: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
-    """BERT's tokenizer from its vocabulary, as transformers builds it."""
-    import tokenizers
-    from tokenizers import models, normalizers, pre_tokenizers, processors
+def check_tokenizer(
+    tokenizer: tokenizers.Tokenizer, files: TokenizerFiles, source: str
+) -> None:
+    """Refuses a tokenizer that fails on some texts, or differs from what files say.
 
-    names = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-    token = {name: _content(config.get(name)) or f"[{name[:-6].upper()}]"
-             for name in names}  # fmt: skip
-    model = models.WordPiece.from_file(str(opened(vocab)), unk_token=token["unk_token"])
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=config.get("do_lower_case", True),
-        handle_chinese_chars=config.get("tokenize_chinese_chars", True),
-        strip_accents=config.get("strip_accents"),
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    ids = tokenizer.get_vocab()
-    tokenizer.add_special_tokens([t for t in token.values() if t in ids])
-    cls, sep = token["cls_token"], token["sep_token"]
-    if cls not in ids or sep not in ids:
-        raise ValueError(f"the vocabulary has no {cls} or no {sep}")
-    tokenizer.post_processor = processors.BertProcessing(
-        (sep, ids[sep]), (cls, ids[cls])
-    )
-    return tokenizer
+    Raises:
+      ValueError: the vocabulary is empty or lacks the token of unknown words, a token
+        that stands around texts is unknown, or an added token has another id.
+    """
+    vocabulary = tokenizer.get_vocab()
+    if not vocabulary:
+        raise ValueError(f"{source}: cannot read the tokenizer: an empty vocabulary")
+    stored = json.loads(tokenizer.to_str())
+    _check_unknown(stored["model"], source)
+    for index, token in sorted(files.added.items()):
+        if (found := tokenizer.token_to_id(token.content)) != index:
+            raise ValueError(
+                f"{files.folder}: the added token {token.content!r} has id {index} by "
+                f"its file, but gets id {found}, the next that is free: ids of added "
+                "tokens must go on where the vocabulary ends, without gaps"
+            )
+    _check_ends(stored.get("post_processor"), set(vocabulary.values()), source)
+    names = files.get("model_input_names", ["input_ids", "attention_mask"])
+    if not {"input_ids", "attention_mask"} <= set(map(str, names)):
+        raise ValueError(
+            f"{files.source}: model_input_names is {names!r}; it must hold input_ids "
+            "and attention_mask"
+        )
+    if "token_type_ids" in names and any(tokenizer.encode("a").type_ids):
+        raise ValueError(
+            f"{source}: post_processor gives texts a token type other than 0, which "
+            "is not computed; write type_id 0 for a single text"
+        )
+
+
+def _check_unknown(model: dict[str, Any], source: str) -> None:
+    """Refuses a model whose token of unknown words is none of its vocabulary."""
+    kind, vocabulary = model["type"], model["vocab"]
+    if kind == "Unigram":
+        key, known = "unk_id", model["unk_id"] is not None or model["byte_fallback"]
+    else:
+        key = "unk_token"
+        known = model[key] in vocabulary or (kind == "BPE" and model[key] is None)
+    if not known:
+        raise ValueError(
+            f"{source}: {key} is {model[key]!r}, which the vocabulary does not have: "
+            "texts with unknown words could not be read; name the token that it has"
+        )
+
+
+def _check_ends(
+    post_processor: dict[str, Any] | None, ids: set[int], source: str
+) -> None:
+    """Refuses special tokens around texts that are no tokens of the vocabulary."""
+    step = post_processor or {}
+    for inner in step.get("processors", []):
+        _check_ends(inner, ids, source)
+    listed = step.get("special_tokens") or {}
+    used = {piece["SpecialToken"]["id"] for piece in step.get("single") or []
+            if "SpecialToken" in piece}  # fmt: skip
+    found = {name: listed[name]["ids"] if name in listed else [] for name in used}
+    found |= {step[name][0]: [step[name][1]] for name in ("sep", "cls") if name in step}
+    unknown = [name for name, own in found.items() if not own or set(own) - ids]
+    if unknown:
+        raise ValueError(
+            f"{source}: post_processor puts {unknown[0]!r} around texts, which is no "
+            "token of the vocabulary; add it, or take it out"
+        )
+
+
+def _side(files: TokenizerFiles) -> str:
+    """Where a text that is too long loses tokens; refuses padding that would count."""
+    sides = {"truncation_side": "right", "padding_side": "right"}
+    for key, stored in (("truncation_side", "truncation"), ("padding_side", "padding")):
+        section = (files.stored or {}).get(stored)
+        section = section if isinstance(section, dict) else {}
+        usual = str(section.get("direction", "right")).lower()
+        sides[key] = str(files.settings.get(key, usual))
+        if sides[key] not in ("right", "left"):
+            raise ValueError(
+                f"{files.source}: {key} is {sides[key]!r}, not 'right' or 'left'"
+            )
+    kind = files.encoder.get("model_type")
+    if sides["padding_side"] == "left" and kind in _LEFT_COUNTS:
+        raise ValueError(
+            f"{files.source}: padding_side is 'left', with which the learned positions "
+            f"of {kind} count padding, so that vectors depend on the other texts of a "
+            "batch; write 'right'"
+        )
+    return sides["truncation_side"]
 
 
 def _lower_first(tokenizer: tokenizers.Tokenizer) -> None:
@@ -204,21 +303,14 @@ def _lower_first(tokenizer: tokenizers.Tokenizer) -> None:
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
 
 
-def _pad_token(folder: Path, tokenizer: tokenizers.Tokenizer) -> str:
+def _pad_token(
+    files: TokenizerFiles, tokens: Mapping[str, str], tokenizer: tokenizers.Tokenizer
+) -> str:
     """The padding token by the folder's files, or a customary name."""
-    sides = [read_json_if_there(folder / name) for name in FILES[1:3]]
-    named = [_content(side.get("pad_token")) for side in sides]
-    stored = tokenizer.padding["pad_token"] if tokenizer.padding else None
-    for token in (*named, stored, "[PAD]", "<pad>"):
+    for token in (tokens.get("pad_token"), "[PAD]", "<pad>"):
         if token and tokenizer.token_to_id(token) is not None:
             return token
     raise ValueError(
-        f"{folder}: nothing says which token pads; add `pad_token` to "
+        f"{files.folder}: nothing says which token pads; add `pad_token` to "
         "tokenizer_config.json."
     )
-
-
-def _content(token: str | dict[str, Any] | None) -> str | None:
-    """A token's text: files hold it plain or as {"content": …}."""
-    token = token.get("content") if isinstance(token, dict) else token
-    return token if isinstance(token, str) else None

@@ -136,7 +136,7 @@ def test_missing_files(tmp_path):
 
 def test_broken_file(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(ValueError, match=r"tokenizer\.json: cannot read"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json: not valid JSON"):
         Tokenizer.load(tmp_path)
 
 
