@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from cdejax.artifacts import jsonable, read_json, write_json
 from cdejax.context import INFO, Context
 from cdejax.embedder import Embedder, load
 from cdejax.export.card import model_card
+from cdejax.export.check import check_sentence_transformers
 from cdejax.export.configs import contextual_config, sentence_transformers_config
 from cdejax.export.folder import CODE, check_settings, write_contextual
 from cdejax.export.publish import CARD, publish, read_marker
@@ -44,13 +45,20 @@ def bake(
     """`export_baked` for the folder of a contextual export.
 
     What the export's model card was told is told again, but for its name and scores,
-    and `metadata` on top.
+    and `metadata` on top. The vectors are compared with sentence-transformers' where it
+    is installed, before the folder appears.
     """
     path = resolve_folder(model)
     told = read_marker(path).get("metadata", {})
     told = {k: v for k, v in told.items() if k not in _OF_THE_UNBAKED}
     embedder = load(path, dtype="float32")
-    return export_baked(embedder, context, folder, metadata=told | dict(metadata or {}))
+    return export_baked(
+        embedder,
+        context,
+        folder,
+        metadata=told | dict(metadata or {}),
+        check=lambda partial: check_sentence_transformers(partial, None),
+    )
 
 
 def export_baked(
@@ -59,6 +67,7 @@ def export_baked(
     folder: str | Path,
     *,
     metadata: Mapping[str, Any] | None = None,
+    check: Callable[[Path], object] | None = None,
 ) -> Path:
     """Writes a contextual model with a context folded in.
 
@@ -77,6 +86,7 @@ def export_baked(
         own.
       folder: where to write, as for `export_model`.
       metadata: for the model card, see `model_card`.
+      check: called with the complete folder before it appears, as for `export_model`.
 
     Returns:
       The folder.
@@ -111,6 +121,8 @@ def export_baked(
             baked=info,
         )
         (partial / CARD).write_text(card, encoding="utf-8")
+        if check is not None:
+            check(partial)
 
     return publish(folder, type(baked).__name__, described, write)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ def export_model(
     similarity_fn_name: Similarity = "cosine",
     truncate_dim: int | None = None,
     normalized: bool = True,
+    check: Callable[[Path], object] | None = None,
 ) -> Path:
     """Writes a folder that sentence-transformers, transformers and cdejax load.
 
@@ -70,6 +71,8 @@ def export_model(
       similarity_fn_name: how the vectors are to be compared.
       truncate_dim: readers keep the first values of every vector only.
       normalized: a biencoder's vectors leave with length 1.
+      check: called with the complete folder before it appears, to raise where it is no
+        good: see `cdejax.export.check.check_export`.
 
     Returns:
       The folder.
@@ -110,6 +113,8 @@ def export_model(
             metadata=described,
         )
         (partial / CARD).write_text(card, encoding="utf-8")
+        if check is not None:
+            check(partial)
 
     return publish(folder, type(model).__name__, described, write)
 
