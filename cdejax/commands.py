@@ -18,6 +18,7 @@ from cdejax.options import (
     OnnxOptions,
     SearchOptions,
 )
+from cdejax.paths import local_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -158,6 +159,7 @@ def bake(options: BakeOptions) -> Path:
     from cdejax import Context
     from cdejax.export import baked
 
+    local_output(options.output, "--output")
     return baked.bake(options.model, Context.load(options.context), options.output)
 
 
@@ -231,6 +233,7 @@ def _table(results: list[dict[str, Any]], output: Path | None) -> RenderableType
 
 def _check_output(path: Path, overwrite: bool) -> None:
     """Refuses, before any work is done, an output that cannot be written."""
+    local_output(path, "--output")
     if path.is_dir():
         raise ValueError(f"{path}: is a folder; name a file in it")
     if path.exists() and not overwrite:
@@ -243,6 +246,7 @@ def _check_output(path: Path, overwrite: bool) -> None:
 
 def _check_folder(path: Path, overwrite: bool) -> None:
     """Refuses a folder that a context cannot or should not be written to."""
+    local_output(path, "--output")
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path}: is a file; name a folder")
     if path.is_dir() and any(path.iterdir()) and not overwrite:

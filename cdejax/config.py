@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from cdejax.paths import local_output
+
 VALIDATION_SHARE = 0.2
 """Of the held-out pairs, where checkpoints are chosen and nothing else is said."""
 
@@ -82,7 +84,7 @@ class SourceConfig:
     """One source of pairs."""
 
     path: str
-    """`python-packages`, a .jsonl(.gz) or .parquet file (or a glob of them), a BEIR
+    """`python-packages`, a .jsonl, .csv, .tsv or .parquet file (or a glob), a BEIR
     folder[:SPLIT], `hf:NAME[/CONFIG][:SPLIT]` or `tfds:NAME[/CONFIG][:SPLIT]`."""
     columns: ColumnsConfig = ColumnsConfig()
     """How the source's fields map to ours."""
@@ -355,6 +357,8 @@ class TrainingConfig:
         _at_least(self, 0, "eval_every", "cpu_activations")
         _at_least(self, 1, "loss_block", "max_widths", "fsdp", "checkpoint_every")
         _at_least(self, 1, "keep_checkpoints", "log_every", "read_threads")
+        if self.compilation_cache is not None:
+            local_output(self.compilation_cache, "compilation_cache")
         if self.chunk_tokens is not None:
             _at_least(self, 1, "chunk_tokens")
 
@@ -420,6 +424,7 @@ class Config:
 
     def __post_init__(self) -> None:
         _folder_name("name", self.name)
+        local_output(self.output, "output")
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed: {self.seed} must be at least 0 and below 2^31")
         for name in self.variants:

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from cdejax.artifacts import fingerprint, write_json
+from cdejax.paths import local_output
 from cdejax.reading import is_file, opened, read_json
 
 Method = Literal["random", "kmeans++", "medoids"]
@@ -100,7 +101,7 @@ class Context:
         """Writes `context.safetensors` and `context.json`."""
         from safetensors.numpy import save
 
-        folder = Path(folder)
+        folder = local_output(folder)
         folder.mkdir(parents=True, exist_ok=True)
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _NAMES}
         (folder / ARRAYS).write_bytes(save(arrays))

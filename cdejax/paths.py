@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
 _PACKAGE, _HUB = "package:", "hf:"
+_SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _WANTED = ("*.json", "*.safetensors", "*.txt", "*.model", "*/config.json",
            "*/*.safetensors")  # fmt: skip
 """Files that are fetched from the hub: no code, no pickles, no other formats."""
@@ -32,6 +35,33 @@ def resolve_folder(name: str | Path, setting: str = "") -> Path:
         raise ValueError(f"{setting}: {error}" if setting else str(error)) from None
 
 
+def hub_hint(name: str) -> str:
+    """` (did you mean `hf:OWNER/NAME`?)` for a name like a repository's, or nothing."""
+    alike = _REPOSITORY.fullmatch(name) and not Path(name).suffix[1:].islower()
+    return f" (did you mean `{_HUB}{name}`?)" if alike else ""
+
+
+def local_output(path: str | Path, setting: str = "") -> Path:
+    """The path of something to be written, which must be on a file system.
+
+    Args:
+      path: a file or folder.
+      setting: name of the setting or option that names it, for the message.
+
+    Raises:
+      ValueError: it has a scheme, such as `gs://`: nothing is written there, and a
+        local folder of that name would not be what was meant.
+    """
+    if found := _SCHEME.match(str(path)):
+        scheme = found.group().rstrip(":/")
+        where = f"{setting}: " if setting else ""
+        raise ValueError(
+            f"{where}{str(path)!r}: `{scheme}:` is not supported for what is written; "
+            "give a folder of a mounted file system and copy the result"
+        )
+    return Path(path)
+
+
 def _find(text: str) -> Path:
     if text.startswith(_PACKAGE):
         return _inside_package(text)
@@ -40,7 +70,7 @@ def _find(text: str) -> Path:
     folder = Path(text).expanduser()
     if not text or not folder.is_dir():
         raise ValueError(
-            f"{text!r}: no such folder. Give an existing folder, "
+            f"{text!r}: no such folder{hub_hint(text)}. Give an existing folder, "
             f"`{_PACKAGE}MODULE/FOLDER` of an installed package, or "
             f"`{_HUB}OWNER/NAME` to fetch a model from the Hugging Face hub."
         )

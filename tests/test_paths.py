@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cdejax.paths import resolve_folder
+from cdejax.paths import local_output, resolve_folder
 
 
 def test_folders_and_packages(tmp_path):
@@ -18,6 +18,7 @@ def test_folders_and_packages(tmp_path):
     ("name", "message"),
     [
         ("nowhere", r"'nowhere': no such folder.*`hf:OWNER/NAME`"),
+        ("owner/name-v1.5", r"no such folder \(did you mean `hf:owner/name-v1\.5`"),
         ("package:no_such", "the package 'no_such' is not installed"),
         ("package:json/inner", "has no folder 'inner'"),
         ("hf:a/b/c", r"'hf:a/b/c': the hub does not give it"),
@@ -26,6 +27,28 @@ def test_folders_and_packages(tmp_path):
 def test_refuses_by_name(name, message):
     with pytest.raises(ValueError, match=message):
         resolve_folder(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["gs://bucket/x", "s3:/x", "file:///tmp/x", "hdfs://a"]
+)
+def test_outputs_with_a_scheme_are_refused_by_its_name(name, tmp_path, monkeypatch):
+    from cdejax.config import Config, TrainingConfig
+    from cdejax.export.publish import publish
+
+    monkeypatch.chdir(tmp_path)
+    scheme = name.partition(":")[0]
+    for call in (
+        lambda: Config(output=name),
+        lambda: TrainingConfig(compilation_cache=name),
+        lambda: local_output(name, "--output"),
+        lambda: publish(name, "x", {}, lambda folder: None),
+    ):
+        with pytest.raises(ValueError, match=f"`{scheme}:` is not supported"):
+            call()
+    assert not list(tmp_path.iterdir())
+    for path in ("runs/a", "a:b", "/tmp/x"):
+        assert str(local_output(path)) == path
 
 
 def test_refuses_links_out_of_the_folder(tmp_path):

@@ -20,7 +20,7 @@ from cdejax.embedder import Embedder, load
 from cdejax.export.onnx_check import Reference
 from cdejax.folder import transformer_folder
 from cdejax.models import BakedEncoder
-from cdejax.paths import resolve_folder
+from cdejax.paths import local_output, resolve_folder
 
 _log = logging.getLogger(__name__)
 PLACE = "onnx"
@@ -103,6 +103,7 @@ def _check_free(folder: Path, overwrite: bool) -> None:
 
 
 def _check_output(folder: Path, output: Path) -> None:
+    local_output(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output}: exists and is not empty; give another folder")
     if not output.absolute().parent.is_dir():

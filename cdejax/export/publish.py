@@ -18,6 +18,7 @@ from cdejax.artifacts import (
     read_json,
     write_json,
 )
+from cdejax.paths import local_output
 
 _log = logging.getLogger(__name__)
 MARKER = "cdejax.json"
@@ -50,7 +51,7 @@ def publish(
     Raises:
       ValueError: the folder holds something else or cannot be written.
     """
-    folder = Path(folder).absolute()
+    folder = local_output(folder).absolute()
     _check_place(folder)
     partial = folder.with_name(f".{folder.name}.partial")
     with exclusive(partial):
@@ -74,6 +75,7 @@ def read_marker(folder: str | Path) -> dict[str, Any]:
 
 
 def _check_place(folder: Path) -> None:
+    """Refuses a folder that must not be replaced."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder}: is a file; give another folder.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():

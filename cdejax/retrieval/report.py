@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cdejax.artifacts import read_json, write_json
+from cdejax.paths import local_output
 from cdejax.retrieval.bootstrap import Interval, paired
 from cdejax.retrieval.evaluate import Result
 
@@ -40,7 +41,7 @@ def write_report(
       resamples: of the bootstrap.
       seed: of the bootstrap.
     """
-    folder = Path(folder)
+    folder = local_output(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / RESULTS, [_stored(result) for result in results])
     rows = summary(results, baseline=baseline, resamples=resamples, seed=seed)
