@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from cdejax.data.files import read_json_lines
 from cdejax.data.known import KnownPositives
 from cdejax.data.ragged import Ragged
 from cdejax.data.rows import Problem, excerpt
-from cdejax.data.sources import read_json_lines
 from cdejax.data.texts import MAX_CHARACTERS
 from cdejax.data.validation import text_problem
 

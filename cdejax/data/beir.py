@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from cdejax.config import ColumnsConfig
+from cdejax.data.files import read_json_lines
 from cdejax.data.qrels import Judgment, qrels_file, read_judgments
 from cdejax.data.rows import Problem, Reading, Row, excerpt
-from cdejax.data.sources import beir_folder, read_json_lines
+from cdejax.data.sources import beir_folder
 from cdejax.data.validation import Report, text_problem
 
 MAX_CHARACTERS = 10_000_000

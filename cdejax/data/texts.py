@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from cdejax.data.files import read_json_lines, read_lines, suffix
 from cdejax.data.rows import Problem, Row, excerpt
-from cdejax.data.sources import read_json_lines
 from cdejax.data.validation import Report, text_problem
 
 MAX_CHARACTERS = 10_000_000
-_JSON_LINES = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
+_NAMES = (".txt", ".jsonl", ".ndjson")
 
 
 def is_text_file(file: str | Path) -> bool:
     """Whether `read_texts` reads files of this name."""
-    return str(file).endswith((".txt", *_JSON_LINES))
+    return suffix(file) in _NAMES
 
 
 def read_texts(file: str | Path) -> dict[str, str]:
     """Texts by id, in the file's order.
 
-    A .txt file holds a text a line; its ids are line numbers. A .jsonl file (plain or
-    gzip) holds objects with `text`, before which `title` is put where there is one (as
-    BEIR does), and `_id` or `id`, without which the row's number is the id.
+    Both kinds may be gzip. A .txt file holds a text a line; its ids are line numbers. A
+    .jsonl file holds objects with `text`, before which `title` is put where there is
+    one (as BEIR does), and `_id` or `id`, without which the row's number is the id.
 
     Raises:
       ValueError: no such file, another kind of file, no text in it, or bad rows (no
@@ -38,7 +37,7 @@ def read_texts(file: str | Path) -> dict[str, str]:
         raise ValueError(f"{file}: no such file")
     report = Report()
     texts: dict[str, str] = {}
-    rows = _read_lines(file) if file.suffix == ".txt" else read_json_lines(file)
+    rows = _read_lines(file) if suffix(file) == ".txt" else read_json_lines(file)
     for number, row in enumerate(rows, 1):
         entry = row if isinstance(row, Problem) else _entry(row, number, texts)
         if isinstance(entry, Problem):
@@ -53,15 +52,22 @@ def read_texts(file: str | Path) -> dict[str, str]:
 
 def _read_lines(file: Path) -> Iterator[Row | Problem]:
     """The lines of a text file as rows."""
-    # Windows editors put a byte order mark before the first line.
-    content = file.read_bytes().removeprefix(codecs.BOM_UTF8)
-    for number, line in enumerate(content.splitlines(), 1):
-        place = f"{file}:{number}"
-        try:
-            yield Row(place, {"text": line.decode()})
-        except UnicodeDecodeError as error:
-            detail = f"not UTF-8 (byte {error.start} of the line); convert the file"
-            yield Problem(place, "wrong encoding", detail)
+    number = 0
+    for _, content in read_lines(file):
+        if isinstance(content, Problem):
+            yield content
+            return
+        for line in content.splitlines():  # a carriage return ends a line, too
+            number += 1
+            yield _line(f"{file}:{number}", line)
+
+
+def _line(place: str, line: bytes) -> Row | Problem:
+    try:
+        return Row(place, {"text": line.decode()})
+    except UnicodeDecodeError as error:
+        detail = f"not UTF-8 (byte {error.start} of the line); convert the file"
+        return Problem(place, "wrong encoding", detail)
 
 
 def _entry(

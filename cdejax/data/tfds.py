@@ -9,13 +9,9 @@ from typing import Any
 
 from cdejax.artifacts import hash_files, run_stage, write_json
 from cdejax.config import ColumnsConfig, Config, DataConfig
+from cdejax.data.columns import top_columns
 from cdejax.data.rows import Pair, Problem, Reading, Row
-from cdejax.data.sources import (
-    data_spec,
-    no_rows,
-    read_source,
-    top_columns,
-)
+from cdejax.data.sources import data_spec, no_rows, read_source
 from cdejax.data.validation import Report, checked
 from cdejax.progress import progress
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cdejax.config import ColumnsConfig, DataConfig
+from cdejax.data.columns import lookup
 from cdejax.data.rows import Pair, Problem, Reading, Row, excerpt
 
 SHOWN = 20
@@ -18,22 +19,6 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _MISSING = object()
 _MAX_NAME = 1000
 _ADVICE = "Mend them, or set `on_invalid: skip` to leave those rows out."
-
-
-def lookup(row: Mapping[str, Any], name: str) -> Any:
-    """The field called `name`: a plain name first, then a dotted path of names.
-
-    Raises:
-      KeyError: there is no such field.
-    """
-    if name in row:
-        return row[name]
-    value: Any = row
-    for part in name.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            raise KeyError(name)
-        value = value[part]
-    return value
 
 
 def text_problem(text: Any, max_characters: int) -> tuple[str, str] | None:
@@ -66,13 +51,17 @@ class Checker:
     """Checks the rows of one source against its columns."""
 
     def __init__(self, columns: ColumnsConfig, domain: str | None, max_characters: int):
+        self.place = ""
+        """Of the last row."""
         self.columns = columns
         self.domain = domain or "default"
         self.max_characters = max_characters
+        self._has_negatives = False
         self._texts_of_ids: dict[tuple[str, str], tuple[bytes, str]] = {}
 
     def check(self, row: Row) -> Pair | list[Problem]:
         """Returns the row as a pair, or everything that is wrong with it."""
+        self.place = row.place
         if not isinstance(row.value, Mapping):
             detail = f"is no object with named fields: {excerpt(row.value)}"
             return [Problem(row.place, "not an object", detail)]
@@ -89,6 +78,17 @@ class Checker:
         return problems or Pair(
             query, document, negatives, domain, query_id, document_id
         )
+
+    def unknown_negatives(self) -> list[Problem]:
+        """A problem if no row has had the field of the negatives."""
+        name = self.columns.negatives
+        if name is None or self._has_negatives:
+            return []
+        detail = (
+            f"no row has the field `{name}`; name the right one in "
+            "`columns.negatives`, or leave it out"
+        )
+        return [Problem(self.place, "missing column", detail, fatal=True)]
 
     def _field(self, row: Row, name: str, problems: list[Problem]) -> Any:
         try:
@@ -114,13 +114,21 @@ class Checker:
 
     def _negatives(self, row: Row, problems: list[Problem]) -> tuple[str, ...]:
         name = self.columns.negatives
-        value = () if name is None else self._field(row, name, problems)
-        if value is _MISSING:
+        if name is None:
             return ()
+        try:
+            value = lookup(row.value, name)
+        except KeyError:
+            return ()
+        self._has_negatives = True
+        if value is None or value == "":  # an empty cell of a .csv
+            return ()
+        if isinstance(value, str):
+            value = [value]
         if not isinstance(value, (list, tuple)):
             detail = (
-                f"field `{name}` is {excerpt(value)}; hard negatives are a list of "
-                'texts, e.g. ["…", "…"], empty where a row has none'
+                f"field `{name}` is {excerpt(value)}; hard negatives are a text or a "
+                'list of texts, e.g. ["…", "…"], null or missing where a row has none'
             )
             problems.append(Problem(row.place, "negatives", detail))
             return ()
@@ -214,8 +222,8 @@ def checked(
 ) -> Iterator[Pair]:
     """Yields the good rows of a source; the bad ones go to the report.
 
-    A damaged file (gzip cut short, unreadable Parquet) and a source without any row are
-    fatal: skipping cannot know what is lost.
+    A damaged file (gzip cut short, unreadable Parquet), a source without any row and a
+    column that no row has are fatal: skipping cannot know what is lost.
     """
     if domain is not None and reading.columns.domain is not None:
         raise ValueError(
@@ -229,3 +237,5 @@ def checked(
             yield found
         else:
             report.add(found)
+    if checker.place and (unknown := checker.unknown_negatives()):
+        report.add(unknown)

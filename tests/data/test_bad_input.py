@@ -48,8 +48,8 @@ LINES: dict[str, tuple[bytes, list[str]]] = {
         ["not UTF-8", r"b'\xe9' at byte 11", "convert"],
     ),
     "negatives no list": (
-        row(negatives="no"),
-        ["field `negatives` is 'no'", "list of"],
+        row(negatives=3),
+        ["field `negatives` is 3", "list of"],
     ),
     "negative null": (
         row(negatives=["a", None]),

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cdejax.config import ColumnsConfig, SourceConfig
+from cdejax.data.columns import lookup
 from cdejax.data.rows import Problem, Row
 from cdejax.data.sources import read_source, source_fingerprint
-from cdejax.data.validation import lookup
 
 ROWS = [
     {"query": f"quéry {i} 😀", "document": f"document {i}", "negatives": ["a"] * i}
