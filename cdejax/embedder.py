@@ -22,8 +22,9 @@ from jaxtyping import DTypeLike, Float, Int
 from cdejax.artifacts import fingerprint
 from cdejax.batching import context_arrays
 from cdejax.context import Context, Fill, Method
+from cdejax.data.given_texts import as_rows, check_texts
 from cdejax.data.ragged import Ragged
-from cdejax.data.tokenizer import Tokenizer, check_texts
+from cdejax.data.tokenizer import Tokenizer
 from cdejax.encoding import Block, Call, program
 from cdejax.folder import read_settings, transformer_folder
 from cdejax.mesh import local_mesh, same
@@ -174,7 +175,8 @@ class Embedder:
         """Vectors of texts, float32, in the order of the texts.
 
         Args:
-          texts: strings; an empty one is allowed.
+          texts: a list of strings, or another sequence of rows, as a pandas Series; an
+            empty string is allowed.
           kind: which prompt stands before them: `query`, `document` or any other name
             in `prompts`.
           context: a contextual model needs one, from `context` or `Context.load`.
@@ -188,7 +190,7 @@ class Embedder:
             that is missing, not wanted or another model's, or a vector that is not
             finite.
         """
-        check_texts(texts)
+        texts = check_texts(texts)
         out = np.empty((len(texts), self.dim), np.float32)
         with progress(f"encode {kind}", len(texts), show=show_progress) as advance:
             done = 0
@@ -225,6 +227,7 @@ class Embedder:
         Raises:
           ValueError: as `encode`.
         """
+        texts = as_rows(texts)
         stage, read = "alone", None
         if (checked := self.check_context(context)) is not None:
             most = self.context_size or 0
@@ -286,6 +289,7 @@ class Embedder:
         """
         if self.context_size is None:
             raise ValueError(self._takes_none)
+        texts = as_rows(texts)
         choice = Choice(self.context_size, size, seed, method, candidates, fill)
         rows = choice.candidates_of(texts)
         chosen = [texts[int(row)] for row in rows]

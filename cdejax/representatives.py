@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from cdejax.context import Context, Fill, Method, Origin, hash_texts, sample
+from cdejax.data.given_texts import as_rows
 
 LOOKED_AT = 8
 """Candidates for each place, unless said otherwise."""
@@ -86,8 +87,7 @@ class Choice:
         Raises:
           ValueError: no texts, or one string instead of a list.
         """
-        if isinstance(texts, str):
-            raise ValueError("texts: one string was given, wrap it in a list")
+        texts = as_rows(texts)
         if not self.places:
             return np.arange(0)
         if not len(texts):

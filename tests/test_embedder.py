@@ -5,6 +5,7 @@ import functools
 import subprocess
 import sys
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -93,6 +94,22 @@ def biencoder(tokenizer):
 @pytest.fixture(scope="module")
 def contextual(tokenizer):
     return Embedder(contextual_model(), tokenizer, max_length=100)
+
+
+def test_a_series_is_read_row_by_row_and_a_mapping_is_refused(biencoder, contextual):
+    pandas = pytest.importorskip("pandas")
+    series: Any = pandas.Series(TEXTS).sample(frac=1, random_state=1)
+    rows = series.tolist()
+    assert rows != TEXTS
+    np.testing.assert_array_equal(biencoder.encode(series), biencoder.encode(rows))
+    made, wanted = (contextual.context(texts, size=2) for texts in (series, rows))
+    np.testing.assert_array_equal(made.vectors, wanted.vectors)
+    other: Any = dict(enumerate(TEXTS))
+    for call in (biencoder.encode, contextual.context):
+        with pytest.raises(ValueError, match="a dict was given, make it a list"):
+            call(other)
+    with pytest.raises(ValueError, match="a dict was given, make it a list"):
+        next(biencoder.encode_blocks(other))
 
 
 def test_equals_one_padded_and_masked_call_of_the_model(biencoder, tokenizer):

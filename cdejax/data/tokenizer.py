@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Int
 
+from cdejax.data.given_texts import check_texts
 from cdejax.reading import is_file, is_folder
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Tokenizer:
           ValueError: an item is no string or no Unicode (lone surrogate), named by
             index; or `max_length` leaves no room for a text token.
         """
-        check_texts(texts)
+        texts = check_texts(texts)
         if max_length is None:
             self._tokenizer.no_truncation()
         elif max_length <= self.special_tokens:
@@ -178,25 +179,6 @@ def _place(folder: Path) -> Path:
     older = folder / "0_Transformer"
     held = any(is_file(folder / name) for name in ("tokenizer.json", "vocab.txt"))
     return older if not held and is_folder(older) else folder
-
-
-def check_texts(texts: Sequence[str]) -> None:
-    """ValueError, by index, where an item is no string or no Unicode."""
-    if isinstance(texts, str):
-        raise ValueError("texts: one string was given, wrap it in a list")
-    if not hasattr(texts, "__len__"):  # a generator can be read only once
-        raise ValueError(f"texts: a {type(texts).__name__} was given, make it a list")
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            kind = type(text).__name__
-            raise ValueError(f"texts[{index}]: a {kind} ({text!r:.60}), not a string")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"texts[{index}]: not Unicode at character {error.start} "
-                f"({text[error.start]!r}, a lone surrogate); clean the text first"
-            ) from None
 
 
 def check_tokenizer(

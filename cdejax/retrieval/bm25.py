@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
+from cdejax.data.given_texts import as_rows
+
 
 class BM25:
     """BM25 over a corpus, k1 0.9 and b 0.4 as in BEIR's baseline.
@@ -57,7 +59,7 @@ class BM25:
 def _tokens(texts: Sequence[str]) -> list[list[str]]:
     import bm25s
 
-    rows = bm25s.tokenize(list(texts), return_ids=False, show_progress=False)
+    rows = bm25s.tokenize(list(as_rows(texts)), return_ids=False, show_progress=False)
     # bm25s puts one empty token where a text has none
     return [[str(token) for token in row if token] for row in rows]
 
