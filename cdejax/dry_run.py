@@ -15,7 +15,8 @@ from rich.table import Table
 from cdejax.artifacts import read_manifest
 from cdejax.config import Config
 from cdejax.models import ContextualEncoder
-from cdejax.pipeline import Stages, check_models, variants_of
+from cdejax.pipeline import Stages, variants_of
+from cdejax.preflight import check_inputs
 from cdejax.prompts import start_prompts, surrogate_prompts, tokens_of
 from cdejax.retrieval.collections import validation_collection
 from cdejax.training.loop import local_indices, loss_settings, make_batches
@@ -40,7 +41,7 @@ def describe(config: Config) -> RenderableType:
     """
     variants = variants_of(config)
     for resolved in variants.values():
-        check_models(resolved)
+        check_inputs(resolved)
     facts: dict[str, dict[str, str]] = {}
     drops: dict[str, Table] = {}
     for name, resolved in variants.items():

@@ -20,6 +20,7 @@ from cdejax.config import Config
 from cdejax.config_io import variant
 from cdejax.distributed import main_first, main_only
 from cdejax.paths import resolve_folder
+from cdejax.preflight import check_inputs, check_pairs
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -151,6 +152,7 @@ class Stages:
 
         But all of them embed texts with an encoder.
         """
+        main_first("pairs", lambda: check_pairs(self.config, self.pairs()))
         if self.needs_vectors() or self.config.plan.kind == "clustered":
             self.vectors()
         return main_first("inputs", self._inputs)
@@ -221,25 +223,9 @@ def train(config: Config) -> str:
 
     variants = variants_of(config)
     for name, resolved in variants.items():
-        check_models(resolved)
+        check_inputs(resolved)
         check_version(root_of(resolved) / name)
     return "\n".join(str(train_variant(*item)) for item in variants.items())
-
-
-def check_models(config: Config) -> None:
-    """Looks for the models that a recipe starts from, before any work.
-
-    Raises:
-      ValueError: a folder that the recipe names is not there, or a batch is smaller
-        than the context that a contextual encoder is to be trained with.
-    """
-    if config.model.kind == "contextual":
-        from cdejax.training.batches import check_context_size
-
-        check_context_size(config.model.context_size, config.plan.batch_size)
-    resolve_folder(config.model.encoder, "model.encoder")
-    if config.vectors.method == "encoder":
-        resolve_folder(config.vectors.encoder or "", "vectors.encoder")
 
 
 def train_variant(name: str, config: Config) -> Path:
@@ -424,7 +410,7 @@ def run(config: Config) -> RenderableType | None:
 
     variants = variants_of(config)
     for name, resolved in variants.items():  # what is missing stops us now
-        check_models(resolved)
+        check_inputs(resolved)
         check_version(root_of(resolved) / name)
         collection_folders(resolved.evaluation)
     for name, resolved in variants.items():

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -267,6 +268,15 @@ def test_recipe_that_does_not_fit_is_refused(recipe, tmp_path, capsys, setting, 
             {"vectors": {"method": "encoder", "encoder": "nowhere"}},
             "vectors.encoder: 'nowhere': no such folder",
         ),
+        ({"data": {"sources": [{"path": "gone.jsonl"}]}}, "gone.jsonl': no such file"),
+        (
+            {"training": {"init_from": "owner/name"}},
+            r"init_from: 'owner/name': no such folder \(did you mean `hf:owner/name`",
+        ),
+        (
+            {"plan": {"kind": "file", "path": "gone.npy"}},
+            "path: gone.npy: no such",
+        ),
         ({"evaluation": {"collections": ["nowhere"]}}, "nowhere"),
     ],
 )
@@ -279,6 +289,46 @@ def test_missing_folders_are_found_before_any_work(recipe, tmp_path, overrides, 
         with pytest.raises(ValueError, match=words):
             stage(config)
     assert not (tmp_path / "out").exists()
+
+
+def test_an_encoder_that_cannot_be_loaded_is_found_before_any_work(recipe, tmp_path):
+    config = load_config(recipe)
+    broken = tmp_path / "broken"
+    shutil.copytree(config.model.encoder, broken)
+    (broken / "model.safetensors").write_bytes(b"x" * 100)
+    for section in (
+        {"model": {"encoder": str(broken)}},
+        {"vectors": {"method": "encoder", "encoder": str(broken)}},
+    ):
+        changed = load_config(recipe, {**section, "output": str(tmp_path / "out")})
+        with pytest.raises(ValueError, match=r"encoder: .*model\.safetensors: damaged"):
+            pipeline.run(changed)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            {"training": {"warmup_steps": 10**6}},
+            "warmup_steps is 1000000, but",
+        ),
+        ({"plan": {"batch_size": 10**4}}, "smaller than a batch|is more than the"),
+        ({"plan": {"domain_groups": {"all": ["no*"]}}}, "matches no domain"),
+        (
+            {"tokens": {"query": {"domain_prefixes": {"cocking": "x"}}}},
+            "no domain 'cocking'. Did you mean 'cooking'",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_pairs_is_found_right_after_them(
+    recipe, tmp_path, overrides, words
+):
+    config = load_config(recipe, {**overrides, "output": str(tmp_path)})
+    with pytest.raises(ValueError, match=words):
+        pipeline.train(config)
+    made = [path.name for path in (tmp_path / "tiny" / "artifacts").iterdir()]
+    assert [name.partition("-")[0] for name in made] == ["pairs"]
 
 
 def test_contextual_folder_is_gone_on_with_as_it_is(finished, recipe):

@@ -99,8 +99,9 @@ def build_tokens(
     }
     if config.context is not None:
         sides["context"] = ("context", config.context, *document)
+    check_prefixes(config, pairs.domains)
     for field, side, _, _ in sides.values():
-        _check_side(field, side, pairs.domains, tokenizer)
+        _check_side(field, side, tokenizer)
     tokenizer.save(folder / _TOKENIZER)
     info = {"pad_id": tokenizer.pad_id, "vocab_size": tokenizer.vocab_size}
     artifacts.write_json(folder / _INFO, info)
@@ -152,18 +153,22 @@ def _counts(lengths: Int[np.ndarray, "rows"], flags: Path) -> dict[str, int | fl
     }
 
 
-def _check_side(
-    field: str, side: SideConfig, domains: Sequence[str], tokenizer: Tokenizer
-) -> None:
-    """ValueError where a side's settings cannot be meant."""
-    for domain in side.domain_prefixes:
-        if domain not in domains:
-            near = difflib.get_close_matches(domain, domains, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ValueError(
-                f"tokens.{field}.domain_prefixes: the pairs have no domain "
-                f"{domain!r}.{hint}"
-            )
+def check_prefixes(config: TokensConfig, domains: Sequence[str]) -> None:
+    """ValueError for a prefix of a domain that the pairs do not have."""
+    for field in ("query", "document", "context"):
+        side = getattr(config, field)
+        for domain in {} if side is None else side.domain_prefixes:
+            if domain not in domains:
+                near = difflib.get_close_matches(domain, domains, 1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise ValueError(
+                    f"tokens.{field}.domain_prefixes: the pairs have no domain "
+                    f"{domain!r}.{hint}"
+                )
+
+
+def _check_side(field: str, side: SideConfig, tokenizer: Tokenizer) -> None:
+    """ValueError where a side's length limit cannot be meant."""
     if side.max_length <= tokenizer.special_tokens:
         raise ValueError(
             f"tokens.{field}.max_length: {side.max_length} leaves no room for text "
