@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,22 @@ def test_sentence_transformers(exported, texts, tokens, context):
     for side, prompt in PROMPTS.items():
         ours = model.second_stage(*tokens(folder, texts, prompt), context)
         same(ours, encode[side](texts, dataset_embeddings=first, batch_size=16))
+
+
+def test_a_forgotten_context_is_warned_of_once(exported, texts):
+    from sentence_transformers import SentenceTransformer
+
+    _, folder = exported
+    theirs = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "encode_")
+        context = theirs.encode(texts[:CONTEXT], prompt_name="document")
+        theirs.encode_document(texts[:3], dataset_embeddings=context)
+    with pytest.warns(UserWarning, match="encode_document without dataset_embeddings"):
+        theirs.encode_document(texts[:3])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "encode_")
+        theirs.encode_query(texts[:3])
 
 
 def test_read_back(exported, texts, tokens, context):

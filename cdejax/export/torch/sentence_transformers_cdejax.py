@@ -9,6 +9,7 @@ Without `dataset_embeddings` a text passes the first stage, with them the second
 the published CDE models. Embeddings are not normalised: compare them by cosine.
 """
 
+import warnings
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,11 +25,13 @@ class Transformer(nn.Module):
 
     save_in_root = True
     model_class = CdejaxModel
+    takes_context = True
 
     def __init__(self, model: CdejaxModel, tokenizer: Any):
         super().__init__()
         self.auto_model = model
         self.tokenizer = tokenizer
+        self._warned = False
 
     @classmethod
     def load(
@@ -57,9 +60,16 @@ class Transformer(nn.Module):
         inputs: list[str],
         prompt: str | None = None,
         dataset_embeddings: Any = None,
+        task: str | None = None,
         **_: Any,
     ) -> dict[str, Tensor]:
-        """Tokens of the texts, each behind the prompt, cut at their stage's limit."""
+        """Tokens of the texts, each behind the prompt, cut at their stage's limit.
+
+        `encode_query` and `encode_document` name a task; `encode` alone does not, and
+        without a context is how one is made.
+        """
+        if task is not None and dataset_embeddings is None:
+            self._warn_of_first_stage(task)
         batch = self.tokenizer(
             [(prompt or "") + text for text in inputs],
             padding=True,
@@ -69,6 +79,18 @@ class Transformer(nn.Module):
             return_token_type_ids=False,
         )
         return dict(batch)
+
+    def _warn_of_first_stage(self, task: str) -> None:
+        """Says once that vectors are not those that the model was trained for."""
+        if self.takes_context and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"encode_{task} without dataset_embeddings gives first-stage vectors, "
+                "which are for making a context. Encode a sample of your corpus by "
+                "context = model.encode(sample, prompt_name='document') and pass "
+                "dataset_embeddings=context for documents and queries alike.",
+                stacklevel=3,
+            )
 
     def _limit(self, first_stage: bool) -> int:
         own = getattr(self.auto_model.config, "context_max_length", None)

@@ -13,6 +13,7 @@ class BakedTransformer(Transformer):
     """Tokenizer and encoder; a text needs nothing beside it."""
 
     model_class = CdejaxBakedModel
+    takes_context = False
 
     def _limit(self, first_stage: bool) -> int:
         del first_stage  # there is none
