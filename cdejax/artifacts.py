@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from cdejax import guarded
+from cdejax import digests, durable, guarded
 from cdejax.distributed import is_main, process
 from cdejax.hashing import file_hash
 
@@ -97,12 +97,9 @@ def hash_files(*paths: str | Path) -> str:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Writes JSON atomically: under a temporary name, then renamed."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp")
-    text = json.dumps(jsonable(value), indent=2, ensure_ascii=False)
-    temporary.write_text(text + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    """Writes JSON whole or not at all (see `durable.write_file`)."""
+    text = json.dumps(jsonable(value), indent=2, ensure_ascii=False) + "\n"
+    durable.write_file(path, lambda stream: stream.write(text.encode()))
 
 
 def read_json(path: str | Path) -> Any:
@@ -124,8 +121,8 @@ def load_array(path: str | Path) -> Shaped[np.ndarray, "..."]:
 def _damaged(path: str | Path, error: ValueError) -> ValueError:
     reason = str(error).removeprefix(f"{path}: ")
     return ValueError(
-        f"{path}: missing or damaged ({reason}). Remove the folder that it belongs to "
-        "and run the stage again."
+        f"{path}: missing or damaged ({reason}). Put it back from a copy, or move the "
+        "folder that it belongs to away and run the command again."
     )
 
 
@@ -139,13 +136,22 @@ def explain(error: OSError) -> str:
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """Reads an artefact's manifest; ValueError where the folder is not one."""
+    """Reads an artefact's manifest, after a look at the folder's digests.
+
+    Every file is compared with its digest once in a process (among several, process 0
+    does it for all), so that what is opened behind this is what the stage wrote.
+
+    Raises:
+      ValueError: the folder is no artefact, or one of its files is damaged.
+    """
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise ValueError(
             f"{folder}: not a finished artefact (no {MANIFEST}). "
             "Run the stage that writes it, or give another folder."
         )
+    if is_main():
+        _check_digests(Path(folder))
     manifest = read_json(path)
     if not isinstance(manifest, dict):
         raise _damaged(path, ValueError("no JSON object"))
@@ -155,6 +161,22 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     ]:
         raise _damaged(path, ValueError(f"no `{missing[0]}` in it"))
     return manifest
+
+
+def _check_digests(folder: Path) -> None:
+    """ValueError if a file is not what the stage wrote; older artefacts have none."""
+    path = folder / digests.FILE
+    if not path.is_file():
+        return
+    try:
+        found = ", ".join(digests.changed(folder, digests.read_digests(path)))
+    except ValueError as error:
+        found = str(error)
+    if found:
+        raise ValueError(
+            f"{folder}: {found} since the stage ended. Nothing of it is used: remove "
+            "this folder, so that the stage runs again."
+        )
 
 
 @contextlib.contextmanager
@@ -252,13 +274,25 @@ def run_stage(
                 .isoformat("T", "seconds"),
             }
             write_json(partial / MANIFEST, manifest)
+            digests.write_digests(partial, digests.files_of(partial))
+            durable.sync_tree(partial)
+            _publish(partial, folder)
         except OSError as error:
             raise ValueError(
                 f"{partial}: the {stage} stage failed: {explain(error)}"
             ) from error
-        os.replace(partial, folder)  # locked until now: another run cannot empty it
-        (folder / ".lock").unlink()
     return folder
+
+
+def _publish(partial: Path, folder: Path) -> None:
+    """Gives a finished folder its name; what lacks a manifest there makes room."""
+    if folder.exists():
+        old = folder.with_name(f".{folder.name}.unfinished")
+        shutil.rmtree(old, ignore_errors=True)
+        os.replace(folder, old)
+        shutil.rmtree(old, ignore_errors=True)
+    durable.replace(partial, folder)  # locked until now: another run cannot empty it
+    (folder / ".lock").unlink()
 
 
 def appears(path: Path) -> bool:

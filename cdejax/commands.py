@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from cdejax import durable
 from cdejax.data.texts import is_text_file, read_texts
 from cdejax.options import (
     BakeOptions,
@@ -249,23 +250,19 @@ def _check_folder(path: Path, overwrite: bool) -> None:
     local_output(path, "--output")
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path}: is a file; name a folder")
-    if path.is_dir() and any(path.iterdir()) and not overwrite:
+    held = path.iterdir() if path.is_dir() else ()
+    if any(not durable.is_scratch(inner) for inner in held) and not overwrite:
         raise ValueError(
             f"{path}: is not empty; choose another name or add --overwrite"
         )
 
 
 def _write(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Writes under a temporary name and renames."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    """Writes whole or not at all."""
     try:
-        with open(temporary, "wb") as stream:
-            write(stream)
-        os.replace(temporary, path)
+        durable.write_file(path, write)
     except OSError as error:
         raise _unwritable(path, error) from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _unwritable(path: Path, error: OSError) -> ValueError:

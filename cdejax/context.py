@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from cdejax import durable
 from cdejax.artifacts import fingerprint, write_json
 from cdejax.paths import local_output
 from cdejax.reading import is_file, opened, read_json
@@ -98,11 +99,17 @@ class Context:
         return dataclasses.replace(self, **kept)
 
     def save(self, folder: str | Path) -> None:
-        """Writes `context.safetensors` and `context.json`."""
+        """Writes `context.safetensors` and `context.json`, both or neither.
+
+        A context that is there stays until the new one is on disk; other files of the
+        folder stay as they are.
+        """
+        durable.write_together(local_output(folder), self.write, gone=[_OLD_ARRAYS])
+
+    def write(self, folder: Path) -> None:
+        """Writes the files of `save` into a folder that is not complete yet."""
         from safetensors.numpy import save
 
-        folder = local_output(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _NAMES}
         (folder / ARRAYS).write_bytes(save(arrays))
         write_json(folder / INFO, self.info | {"fingerprint": fingerprint(self.info)})
@@ -115,6 +122,7 @@ class Context:
           ValueError: files are missing, damaged or were changed.
         """
         folder = Path(folder)
+        durable.recover(folder)
         old = is_file(folder / _OLD_ARRAYS) and not is_file(folder / ARRAYS)
         names = (_OLD_ARRAYS if old else ARRAYS, INFO)
         for name in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cdejax import artifacts
+from cdejax import artifacts, durable
 from cdejax.config import Config
 from cdejax.pipeline import (
     Stages,
@@ -121,7 +122,7 @@ def known_results(config: Config, variant: str) -> list[Result]:
 
 def report_recipe(config: Config) -> RenderableType:
     """Writes report/ from the evaluations; the table and the paths of what is there."""
-    from cdejax.retrieval.report import read_results, table, write_report
+    from cdejax.retrieval.report import FILES, read_results, table, write_report
 
     results = [r for folder in evaluate_recipe(config) for r in read_results(folder)]
     order = list(dict.fromkeys(result.collection for result in results))
@@ -129,11 +130,12 @@ def report_recipe(config: Config) -> RenderableType:
     folder = root_of(config) / "report"
     start = next((r.system for r in results if r.system.startswith(START)), None)
     resamples = config.evaluation.bootstrap
-    paths = write_report(
-        results, folder, baseline=start, resamples=resamples, seed=config.seed
+    write = functools.partial(
+        write_report, results, baseline=start, resamples=resamples, seed=config.seed
     )
+    durable.write_together(folder, write)
     shown = table(results, baseline=start, resamples=resamples, seed=config.seed)
-    lines = [f"{kind}: {path}" for kind, path in paths.items()]
+    lines = [f"{kind}: {folder / name}" for kind, name in FILES.items()]
     for name, resolved in variants_of(config).items():
         if resolved.plan.kind == "clustered":
             picture = Stages(resolved).hardness() / "hardness.png"

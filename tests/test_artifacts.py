@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdejax import artifacts
+from cdejax import artifacts, digests
 from cdejax.artifacts import (
     MANIFEST,
     artifact_fingerprint,
@@ -22,6 +22,7 @@ from cdejax.artifacts import (
     run_stage,
 )
 from cdejax.config import DataConfig, SourceConfig
+from cdejax.digests import FILE
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +55,7 @@ def test_a_finished_stage_is_found_again(tmp_path: Path) -> None:
     folder = stage(tmp_path, build)
     assert stage(tmp_path, build) == folder
     assert build.runs == 1
-    assert sorted(p.name for p in folder.iterdir()) == [MANIFEST, "part"]
+    assert sorted(p.name for p in folder.iterdir()) == [FILE, MANIFEST, "part"]
     manifest = read_manifest(folder)
     assert manifest["counts"] == {"rows": 3}
     assert manifest["spec"] == {"spec": 1}
@@ -193,3 +194,45 @@ def test_a_run_keeps_its_artefacts_through_other_code(tmp_path, monkeypatch):
         assert stage({"size": 1, "path": tmp_path, "pair": (1, 2.5)}) == old
         assert stage({"size": 2, "path": tmp_path, "pair": (1, 2.5)}) != old
     assert stage({"size": 1, "path": tmp_path, "pair": (1, 2.5)}) != old
+
+
+@pytest.mark.parametrize("name", [MANIFEST, "part", FILE])
+def test_a_flipped_bit_of_a_finished_stage_is_noticed(tmp_path: Path, name: str):
+    folder = stage(tmp_path, Builder())
+    path = folder / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 2
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=f"{folder}: .*remove this folder") as error:
+        stage(tmp_path, Builder())
+    assert "\n" not in str(error.value)
+    assert name in str(error.value) or name == FILE
+    with pytest.raises(ValueError, match="Nothing of it is used"):
+        read_manifest(folder)
+
+
+def test_a_file_that_is_whole_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = stage(tmp_path, Builder())
+    read_manifest(folder)
+    monkeypatch.setattr(digests, "digest", lambda path: pytest.fail(f"{path} again"))
+    assert stage(tmp_path, Builder()) == folder
+
+
+def test_a_missing_manifest_is_made_anew(tmp_path: Path) -> None:
+    folder = stage(tmp_path, Builder())
+    (folder / MANIFEST).unlink()
+    build = Builder()
+    assert stage(tmp_path, build) == folder
+    assert build.runs == 1
+    assert list(tmp_path.iterdir()) == [folder]
+    assert read_manifest(folder)["counts"] == {"rows": 3}
+
+
+def test_an_artefact_of_an_older_version_has_no_digests(tmp_path: Path) -> None:
+    folder = stage(tmp_path, Builder())
+    (folder / FILE).unlink()
+    build = Builder()
+    assert stage(tmp_path, build) == folder
+    assert not build.runs

@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdejax import artifacts
+from cdejax import artifacts, digests
 from cdejax.artifacts import exclusive, read_manifest
 from cdejax.cli import main
 from cdejax.data.pairs import Pairs
@@ -474,7 +474,22 @@ OUTPUTS: dict[str, Case] = {
 
 
 def damaged(stage: str, name: str, damage: Callable[[Path], object]) -> Spoil:
-    """A file of an artefact is damaged before training reads it."""
+    """A file of an artefact is damaged before training reads it.
+
+    The artefact is an older version's, whose files have no digests yet.
+    """
+
+    def spoil(place: Path) -> list[str]:
+        untrain(place)
+        damage(artefact(place, stage) / name)
+        (artefact(place, stage) / digests.FILE).unlink()
+        return []
+
+    return spoil
+
+
+def noticed(stage: str, name: str, damage: Callable[[Path], object]) -> Spoil:
+    """The same to one of this version."""
 
     def spoil(place: Path) -> list[str]:
         untrain(place)
@@ -531,7 +546,7 @@ ARTEFACTS: dict[str, Case] = {
     "array cut": (
         "train",
         damaged("pairs", "train/query.npy", lambda p: cut(p, -2)),
-        ["train/query.npy", DAMAGED, "run the stage again"],
+        ["train/query.npy", DAMAGED, "run the command again"],
     ),
     "array empty": (
         "train",
@@ -568,6 +583,11 @@ ARTEFACTS: dict[str, Case] = {
         "train",
         damaged("plan", "epoch-0001.npy", gone),
         ["holds epochs of [18] steps, but its manifest says [18, 18]"],
+    ),
+    "epoch that its digest does not fit": (
+        "train",
+        noticed("plan", "epoch-0001.npy", cut),
+        ["plan-", "epoch-0001.npy is damaged", "remove this folder"],
     ),
     "epoch cut": (
         "train",

@@ -104,7 +104,7 @@ def export_baked(
         with tempfile.TemporaryDirectory() as scratch:
             embedder.tokenizer.save(scratch)
             write_tokenizer(scratch, partial, embedder.max_length, vocabulary)
-        context.save(partial)
+        context.write(partial)
         config = contextual_config(baked, embedder.max_length, None, described)
         info = read_json(partial / INFO)
         tensors = to_state_dict(baked)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 import shutil
 import tempfile
 from pathlib import Path
 
 import jax.numpy as jnp
 
+from cdejax import durable
 from cdejax.embedder import Embedder, load
 from cdejax.export.onnx_check import Reference
 from cdejax.folder import transformer_folder
@@ -122,19 +122,17 @@ def _copy(folder: Path, output: Path, embedder: Embedder, int8: bool) -> None:
         copy = Path(made) / output.name
         shutil.copytree(folder, copy, ignore=ignore)
         _add(copy, embedder, int8)
-        os.replace(copy, output)
+        durable.sync_tree(copy)
+        durable.replace(copy, output)
 
 
 def _add(folder: Path, embedder: Embedder, int8: bool) -> None:
     """Writes graphs aside, checks them, and puts them in the place of older ones."""
-    place = transformer_folder(folder) / PLACE
-    with tempfile.TemporaryDirectory(prefix=".onnx-", dir=place.parent) as made:
-        _write(folder, Path(made), embedder, int8)
-        place.mkdir(exist_ok=True)
-        for old in _graphs(folder):
-            old.unlink()
-        for file in Path(made).iterdir():
-            os.replace(file, place / file.name)
+    durable.write_together(
+        transformer_folder(folder) / PLACE,
+        lambda made: _write(folder, made, embedder, int8),
+        gone=FILES,
+    )
 
 
 def _write(folder: Path, made: Path, embedder: Embedder, int8: bool) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
+from cdejax import durable
 from cdejax.artifacts import (
     exclusive,
     explain,
@@ -52,6 +52,7 @@ def publish(
       ValueError: the folder holds something else or cannot be written.
     """
     folder = local_output(folder).absolute()
+    durable.recover(folder)
     _check_place(folder)
     partial = folder.with_name(f".{folder.name}.partial")
     with exclusive(partial):
@@ -113,36 +114,57 @@ def _finish(
     }
     write_json(partial / MARKER, marker)
     if folder.is_dir() and any(folder.iterdir()):
-        _check_same(folder, marker["fingerprint"], content)
-        _renew_card(partial, folder, card)
+        _check_same(folder, marker["fingerprint"])
+        _renew(folder, partial, _to_renew(folder, content, card))
         return folder
-    os.replace(partial, folder)  # locked until now: another run cannot clear it
+    durable.sync_tree(partial)
+    durable.replace(partial, folder)  # locked until now: another run cannot clear it
     (folder / ".lock").unlink()
     return folder
 
 
-def _check_same(folder: Path, key: str, content: Mapping[str, str]) -> None:
+def _check_same(folder: Path, key: str) -> None:
     found = read_marker(folder).get("fingerprint")
     if found != key:
         raise ValueError(
             f"{folder}: holds the export of another model or of other settings "
             f"(fingerprint {found}, this one is {key}). "
-            "Remove it or give another folder."
-        )
-    if gone := [name for name in content if not (folder / name).is_file()]:
-        raise ValueError(
-            f"{folder}: {', '.join(gone)} was removed from the export. Remove the "
-            "folder to export again."
+            "Give another folder, or move this one away."
         )
 
 
-def _renew_card(partial: Path, folder: Path, card: str) -> None:
-    """Puts a new model card in the place of an unedited one that says less."""
-    held = hash_files(folder / CARD) if (folder / CARD).is_file() else None
-    if held == card:
-        return
-    if held is not None and held != read_marker(folder).get("card"):
+def _to_renew(folder: Path, content: Mapping[str, str], card: str) -> list[str]:
+    """Names of files that are missing, and of a model card that says less.
+
+    What else differs was edited, or damaged: that is for its owner to decide.
+    """
+    held = {name: hash_files(folder / name) for name in _there(folder, content)}
+    if changed := [name for name in held if held[name] != content[name]]:
+        _log.warning(
+            "%s: %s differs from what was exported and is left as it is; move the "
+            "folder away to export it anew",
+            *(folder, ", ".join(changed)),
+        )
+    names = [name for name in content if name not in held]
+    there = hash_files(folder / CARD) if (folder / CARD).is_file() else None
+    if there in (None, read_marker(folder).get("card")):
+        return names if there == card else [*names, CARD, MARKER]
+    if there != card:
         _log.info("%s: was edited and is left as it is", folder / CARD)
-        return
-    for name in (CARD, MARKER):
-        os.replace(partial / name, folder / name)
+    return names
+
+
+def _there(folder: Path, names: Iterable[str]) -> list[str]:
+    return [name for name in names if (folder / name).is_file()]
+
+
+def _renew(folder: Path, partial: Path, names: list[str]) -> None:
+    """Puts new files into an export, all or none of them."""
+
+    def write(new: Path) -> None:
+        for name in names:
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(partial / name, new / name)
+
+    if names:
+        durable.write_together(folder, write)

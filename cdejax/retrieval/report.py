@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 RESULTS, SUMMARY, CHART = "results.json", "summary.json", "chart.png"
+FILES = {"results": RESULTS, "summary": SUMMARY, "chart": CHART}
+"""What a report consists of, by kind."""
 
 
 def write_report(
@@ -49,8 +51,7 @@ def write_report(
     write_chart(
         results, folder / CHART, measure=measure, resamples=resamples, seed=seed
     )
-    names = {"results": RESULTS, "summary": SUMMARY, "chart": CHART}
-    return {kind: folder / name for kind, name in names.items()}
+    return {kind: folder / name for kind, name in FILES.items()}
 
 
 def read_results(folder: str | Path) -> list[Result]:

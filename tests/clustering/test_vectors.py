@@ -59,6 +59,7 @@ def test_tfidf_vectors_are_unit_rows_near_their_pair(tmp_path, pairs_folder):
     assert own > other + 0.3
     assert vectors_stage(TFIDF, tmp_path, pairs_folder) == folder
     assert sorted(p.name for p in folder.iterdir()) == [
+        "digests.json",
         "documents.npy",
         "manifest.json",
         "queries.npy",

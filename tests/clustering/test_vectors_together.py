@@ -69,6 +69,7 @@ def test_two_processes_embed_what_one_embeds(tmp_path, minilm, capsys):
             own = len(Share(index, 2).rows(len(getattr(pairs, side))))
             assert f"rows {side} {index} 2 {own}\n" in output
     assert sorted(p.name for p in made.iterdir()) == [
+        "digests.json",
         "documents.npy",
         "manifest.json",
         "queries.npy",

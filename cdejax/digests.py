@@ -1,0 +1,93 @@
+"""Digests of stored files, by which a flipped bit is noticed when they are read again.
+
+A digest is a file's size and its CRC-32. The CRC finds every error within 32
+neighbouring bits, so each flipped bit, and misses one in four billion others. It is no
+guard against forgery and need not be one: storage that decays is meant, and files may
+be as large as a checkpoint. Of what comes with Python it is the fastest: 1.9 GB/s on a
+core where SHA-1 reaches 0.8 and BLAKE2b 0.3.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cdejax.durable import write_file
+from cdejax.hashing import Signature, signature
+
+FILE = "digests.json"
+_BLOCK = 1 << 22
+_THREADS = 4
+"""Files read at once; Python's lock is free meanwhile."""
+_whole: set[tuple[Signature, int]] = set()
+"""Signatures and CRCs of the files that this process has found whole."""
+
+
+def digest(path: str | Path) -> list[int]:
+    """A file's size in bytes and its CRC-32."""
+    size, crc = 0, 0
+    with open(path, "rb") as stream:
+        while block := stream.read(_BLOCK):
+            size, crc = size + len(block), zlib.crc32(block, crc)
+    return [size, crc]
+
+
+def files_of(folder: str | Path) -> list[Path]:
+    """All files of a folder, but for its digests and the lock of whoever writes it."""
+    found = (path for path in Path(folder).rglob("*") if path.is_file())
+    return sorted(path for path in found if path.name not in (FILE, ".lock"))
+
+
+def write_digests(folder: str | Path, files: Iterable[Path], name: str = FILE) -> None:
+    """Writes the digests of files of a folder into that folder, on disk."""
+    folder, files = Path(folder), list(files)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        found = threads.map(digest, files)
+        names = (path.relative_to(folder).as_posix() for path in files)
+        table = dict(zip(names, found, strict=True))
+    text = json.dumps(table, indent=0) + "\n"
+    write_file(folder / name, lambda stream: stream.write(text.encode()))
+
+
+def read_digests(path: str | Path) -> dict[str, list[int]]:
+    """What `write_digests` wrote; ValueError if it cannot be read."""
+    try:
+        table = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read ({error})") from None
+    lists = isinstance(table, dict) and all(
+        isinstance(found, list) and len(found) == 2 for found in table.values()
+    )
+    if not lists:
+        raise ValueError(f"{path}: no table of digests")
+    return table
+
+
+def changed(folder: str | Path, table: dict[str, list[int]]) -> Iterator[str]:
+    """Which files are not what they were, and how: `NAME is missing`, ….
+
+    A file is read once in a process, unless its signature changes.
+    """
+    with ThreadPoolExecutor(_THREADS) as threads:
+        places = (Path(folder, name) for name in table)
+        found = threads.map(_compare, places, table.values())
+        yield from (
+            f"{name} {how}" for name, how in zip(table, found, strict=True) if how
+        )
+
+
+def _compare(path: Path, wanted: list[int]) -> str | None:
+    try:
+        if (seen := signature(path)) is None:
+            return "is missing"
+        if (seen, wanted[-1]) in _whole:
+            return None
+        if digest(path) != wanted:
+            return "is damaged"
+    except OSError as error:  # a disk that fails, or a name that is damaged itself
+        return f"cannot be read ({error.strerror})"
+    _whole.add((seen, wanted[-1]))
+    return None

@@ -1,0 +1,132 @@
+"""Writing so that a kill, a full disk or a power cut leaves the old or the new, whole.
+
+A file is written under another name, brought to disk and renamed. Files that belong
+together are written into a folder of their own first: once that folder is complete,
+`recover` moves them to their places, now or, after a kill, at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+_READY = ".ready"
+"""Folder of complete files that have not all been moved to their places."""
+_NEW = ".new-"
+"""How the names of folders begin that are being filled."""
+_GONE = ".gone"
+"""In `_READY`: names of files that the new ones replace, one a line."""
+
+
+def sync(path: str | Path) -> None:
+    """Brings a file's content, or a folder's names, to disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def sync_tree(folder: str | Path) -> None:
+    """Brings all of a folder to disk: files first, then the names that lead to them."""
+    for place, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            sync(Path(place, name))
+        sync(place)
+
+
+def replace(new: str | Path, path: str | Path) -> None:
+    """Renames a file or folder that is on disk; the rename survives a power cut."""
+    os.replace(new, path)
+    sync(Path(path).absolute().parent)
+
+
+def write_file(path: str | Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Writes a file whole or not at all.
+
+    Args:
+      path: of the file; the old one stays until the new one is on disk.
+      write: writes the content to the stream that it is given.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "wb") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_together(
+    folder: str | Path, write: Callable[[Path], Any], gone: Iterable[str] = ()
+) -> None:
+    """Writes files of a folder, all or none of them; its other files stay.
+
+    Args:
+      folder: where the files belong; made if it is missing.
+      write: writes them into the folder that it is given.
+      gone: names of older files that the new ones replace.
+    """
+    folder = Path(folder)
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        recover(folder)
+        for left in folder.glob(f"{_NEW}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        with _scratch(folder) as new:
+            write(new)
+            old = [name for name in gone if not (new / name).exists()]
+            (new / _GONE).write_text("\n".join(old), encoding="utf-8")
+            sync_tree(new)
+            replace(new, folder / _READY)
+    except BaseException:
+        if made:
+            with contextlib.suppress(OSError):  # somebody else has put something there
+                folder.rmdir()
+        raise
+    recover(folder)
+
+
+@contextlib.contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """A new folder that is gone afterwards, unless it was renamed."""
+    new = Path(tempfile.mkdtemp(prefix=_NEW, dir=folder))
+    try:
+        yield new
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def recover(folder: str | Path) -> None:
+    """Moves files to their places that a killed `write_together` had completed.
+
+    To be called before such files are read.
+    """
+    folder = Path(folder)
+    ready = folder / _READY
+    if not ready.is_dir():
+        return
+    new = [path for path in ready.rglob("*") if path.is_file()]
+    for path in new:
+        if path.name == _GONE:
+            for name in path.read_text(encoding="utf-8").splitlines():
+                (folder / name).unlink(missing_ok=True)
+            continue
+        place = folder / path.relative_to(ready)
+        place.parent.mkdir(exist_ok=True, parents=True)
+        replace(path, place)
+    shutil.rmtree(ready)
+
+
+def is_scratch(path: Path) -> bool:
+    """Whether a name is one that a killed `write_together` left."""
+    return path.name == _READY or path.name.startswith(_NEW)
