@@ -659,7 +659,7 @@ RUNS: dict[str, Case] = {
     "weights cut": (
         "export",
         of_run("checkpoints/36", no_weights),
-        ["none of the checkpoints [36] can be read"],
+        ["checkpoint 36 cannot be read", "run `cdejax train` again"],
     ),
 }
 
@@ -775,7 +775,7 @@ def test_disk_full_while_a_checkpoint_is_written(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            "orbax.checkpoint.CheckpointManager.wait_until_finished", exhausted
+            "orbax.checkpoint.AsyncCheckpointer.wait_until_finished", exhausted
         )
         message = r"best: a checkpoint could not be written \(No space left on device\)"
         with pytest.raises(ValueError, match=message):

@@ -195,7 +195,7 @@ def test_half_written_checkpoint_is_passed_over(finished, recipe, tmp_path):
     output = ["--set", f"output={tmp_path}", "--variant", "shuffled"]
     done = cdejax("train", recipe, *output)
     assert done.returncode == 0, done.stderr
-    assert f"checkpoint {newest} cannot be read" in done.stderr
+    assert f"checkpoint {newest} is damaged" in done.stderr
     events = [x for x in read_metrics(run) if "event" in x]
     assert 0 < events[-1]["step"] < newest
     for ours, whole in zip(_params(run), _params(folder / "shuffled"), strict=True):

@@ -5,28 +5,45 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import shutil
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from cdejax.artifacts import read_json, write_json
-from cdejax.distributed import agree, from_main, main_only, process
+from cdejax import digests, durable
+from cdejax.artifacts import fingerprint, read_json, write_json
+from cdejax.distributed import agree, from_main, is_main, main_only, process, processes
 from cdejax.training.sharding import shardings_of
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+_ITEM = "default"
+"""Orbax's name for the one thing that a checkpoint of ours holds."""
+_TEMPORARY = ".orbax-checkpoint-tmp"
+_DAMAGED, _OLD = ".damaged", ".old"
+"""Endings of folders that no longer count as checkpoints."""
+
+
+class _Unread(NamedTuple):
+    """A checkpoint that was passed over, and why."""
+
+    step: int
+    reason: str
 
 
 class Checkpoints:
     """Numbered checkpoints of a pytree in a folder, written by Orbax.
 
     A checkpoint counts once its folder has been renamed to its number; what a killed
-    run left under another name is passed over, and so is one that cannot be read.
-    Leaves are stored under their paths, so a checkpoint does not depend on the classes
-    that the pytree is made of.
+    run left under another name does not count. Behind that, every process brings the
+    files that it wrote to disk and leaves their digests beside them; only then are
+    older checkpoints removed. Leaves are stored under their paths, so a checkpoint does
+    not depend on the classes that the pytree is made of.
 
     Args:
       folder: where they are.
@@ -38,34 +55,71 @@ class Checkpoints:
     def __init__(self, folder: str | Path, keep: int, *, alone: bool = False):
         import orbax.checkpoint as ocp
 
-        members = {process()} if alone else None
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep,
-            create=not alone,
+        logging.getLogger("absl").addFilter(_said_by_us)
+        self._ocp, self._alone, self._keep = ocp, alone, keep
+        self.folder = Path(folder).resolve()
+        self._checkpointer = ocp.AsyncCheckpointer(
+            ocp.CompositeCheckpointHandler(),
             multiprocessing_options=ocp.options.MultiprocessingOptions(
-                primary_host=process() if alone else 0, active_processes=members
+                primary_host=process() if alone else 0,
+                active_processes={process()} if alone else None,
             ),
         )
-        self._ocp, self._alone = ocp, alone
-        self.folder = Path(folder).resolve()
-        self._manager = ocp.CheckpointManager(self.folder, options=options)
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._finished: Future[None] | None = None
+        if not alone:
+            main_only("left-overs", self._clear)
 
     def save(self, step: int, state: Any) -> None:
         """Starts writing a checkpoint; the run goes on meanwhile.
 
         Raises:
-          ValueError: the one before could not be written.
+          ValueError: the one before could not be written, or a number of this one is
+            not finite (then nothing is written).
         """
+        self.wait()
+        self._check_finite(step, state)
         args = self._ocp.args.StandardSave(_by_path(state))
+        main_only("step", lambda: _remove(self._path(step)))
         with self._writing():
-            if step in self._manager.all_steps():
-                self._manager.delete(step)
-            self._manager.save(step, args=args, force=True)
+            self._checkpointer.save(
+                self._path(step), args=self._ocp.args.Composite(**{_ITEM: args})
+            )
+        self._finished = self._threads.submit(self._finish, step)
 
     def wait(self) -> None:
         """Waits until everything saved is on disk; ValueError if it cannot be."""
-        with self._writing():
-            self._manager.wait_until_finished()
+        if self._finished is not None:
+            with self._writing():
+                self._finished.result()
+
+    def _path(self, step: int) -> Path:
+        return self.folder / str(step)
+
+    def _finish(self, step: int) -> None:
+        """Behind Orbax's last step: digests, and no more checkpoints than wanted."""
+        try:
+            self._checkpointer.wait_until_finished()
+            own = _written_by(process(), digests.files_of(self._path(step)))
+            for path in own:
+                durable.sync(path)
+            name = f"digests.{process()}-{processes()}.json"  # see `_parts`
+            digests.write_digests(self._path(step), own, name)
+            if is_main():
+                durable.sync_tree(self.folder)
+                for old in saved_steps(self.folder)[: -self._keep]:
+                    _remove(self._path(old))
+        except BaseException:
+            if is_main():
+                self._clear()  # space for what else is to be written
+            raise
+
+    def _clear(self) -> None:
+        """Makes the folder, and removes what a killed run left half-done."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in self.folder.iterdir():
+            if _TEMPORARY in path.name or path.name.endswith(_OLD):
+                shutil.rmtree(path, ignore_errors=True)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -73,49 +127,121 @@ class Checkpoints:
             yield
         except Exception as error:  # whatever Orbax's threads ran into
             full = "No space left on device"
-            reason = full if full in str(error) else str(error).splitlines()[0]
+            reason = full if full in str(error) else _first_line(error)
             raise ValueError(
                 f"{self.folder}: a checkpoint could not be written ({reason}). Free "
                 "some space and start again: the run goes on from its last whole "
                 "checkpoint."
             ) from error
 
+    def _check_finite(self, step: int, state: Any) -> None:
+        leaves = {
+            path: leaf
+            for path, leaf in _by_path(state).items()
+            if jnp.issubdtype(leaf.dtype, jnp.inexact)
+        }
+        found = jax.device_get(_all_finite(leaves))
+        if bad := [path for path, finite in found.items() if not finite]:
+            whole = self.steps()
+            last = f"the last checkpoint is {whole[-1]}" if whole else "there is none"
+            raise ValueError(
+                f"step {step}: {len(bad)} of {len(found)} arrays are not finite (first "
+                f"{bad[0]}), so no checkpoint of it is written; {last}. Lower "
+                "training.learning_rate and start again."
+            )
+
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, oldest first."""
         if self._alone:
-            return sorted(self._manager.all_steps())
-        return from_main("steps", lambda: sorted(self._manager.all_steps()))
+            return saved_steps(self.folder)
+        return from_main("steps", lambda: saved_steps(self.folder))
 
     def restore_latest(self, state: T, mesh: Mesh) -> tuple[int, T] | None:
-        """The newest checkpoint that can be read, in the shape of `state`.
+        """The newest whole checkpoint, in the shape of `state`.
 
         The arrays lie on the mesh as `sharding` puts them, whatever mesh wrote them.
+        Newer ones that are damaged are named and set aside. To a reader that is alone
+        the newest is the only one: it must not take another for the end of the run.
         None where there is no checkpoint.
 
         Raises:
           ValueError: there are checkpoints, but none can be read.
         """
+        unread: list[_Unread] = []
         steps = self.steps()
-        for step in reversed(steps):
+        for step in reversed(steps[-1:] if self._alone else steps):
             found = self._try_restore(step, state, mesh)
-            if (found is not None) if self._alone else agree(found is not None):
-                assert found is not None
-                return step, found
-        if steps:
-            raise ValueError(
-                f"{self.folder}: none of the checkpoints {steps} can be read into this "
-                "model. Another model, or damaged files: remove the folder to start "
-                "anew, or choose another `output`."
+            fine = not isinstance(found, _Unread)
+            if fine if self._alone else agree(fine):
+                self._set_aside(unread, step)
+                return step, found  # type: ignore[return-value]
+            unread.append(
+                found
+                if isinstance(found, _Unread)
+                else _Unread(step, "another process cannot read it")
             )
+        if unread:
+            raise self._unreadable(unread)
         return None
 
-    def _try_restore(self, step: int, state: T, mesh: Mesh) -> T | None:
+    def _unreadable(self, unread: list[_Unread]) -> ValueError:
+        step, reason = unread[0]
+        if self._alone:
+            return ValueError(
+                f"{self.folder}: checkpoint {step} cannot be read into this model "
+                f"({reason}). Is it another model's? Else run `cdejax train` again, "
+                "which goes on from the last whole checkpoint."
+            )
+        return ValueError(
+            f"{self.folder}: none of the checkpoints {sorted(x.step for x in unread)} "
+            f"can be read into this model ({step}: {reason}). Another model, or "
+            "damaged files: move the folder away to start anew, or choose another "
+            "`output`."
+        )
+
+    def _set_aside(self, unread: list[_Unread], step: int) -> None:
+        """Renames damaged checkpoints, so that they hide no later one."""
+        for damaged, reason in unread:
+            _log.warning(
+                "checkpoint %d is damaged (%s): it is set aside as %s%s, and "
+                "checkpoint %d is taken",
+                *(damaged, reason, self._path(damaged), _DAMAGED, step),
+            )
+        if unread:
+            main_only("damaged", lambda: [self.set_aside(x.step) for x in unread])
+
+    def set_aside(self, step: int) -> None:
+        """Renames a checkpoint so that it does not count any more."""
+        place = self.folder / f"{step}{_DAMAGED}"
+        shutil.rmtree(place, ignore_errors=True)
+        durable.replace(self._path(step), place)
+
+    def damage(self, step: int, part: int = 0, parts: int = 1) -> str | None:
+        """What its digests say against a checkpoint, or against a part of its files."""
+        files = sorted(self._path(step).glob("digests.*.json"))
+        if len(files) < (_parts(files[0]) if files else 1):
+            _log.info(
+                "checkpoint %d lacks digests (it is an older version's, or the run was "
+                "killed behind it), so not all of its files are checked",
+                step,
+            )
         try:
+            tables = [digests.read_digests(path) for path in files]
+        except ValueError as error:
+            return str(error)
+        merged = {name: found for table in tables for name, found in table.items()}
+        share = dict(list(merged.items())[part::parts])
+        return next(digests.changed(self._path(step), share), None)
+
+    def _try_restore(self, step: int, state: T, mesh: Mesh) -> T | _Unread:
+        part = (0, 1) if self._alone else (process(), processes())
+        try:
+            damage = self.damage(step, *part)
+            if (damage is not None) if self._alone else not agree(damage is None):
+                return _Unread(step, damage or "another process finds it damaged")
             return self._restore(step, state, mesh)
         except Exception as error:  # Orbax raises many kinds for damaged files
-            reason = str(error).splitlines()[0] if str(error) else repr(error)
-            _log.warning("checkpoint %d cannot be read: %s", step, reason)
-            return None
+            return _Unread(step, f"cannot be read: {_first_line(error)}")
 
     def _restore(self, step: int, state: T, mesh: Mesh) -> T:
         shardings = _by_path(shardings_of(state, mesh))
@@ -124,7 +250,9 @@ class Checkpoints:
             for path, x in _by_path(state).items()
         }
         args = self._ocp.args.StandardRestore(target)
-        stored = self._manager.restore(step, args=args)
+        stored = self._checkpointer.restore(
+            self._path(step), args=self._ocp.args.Composite(**{_ITEM: args})
+        )[_ITEM]
         leaves = [stored[path] for path in target]
         return jax.tree.unflatten(jax.tree.structure(state), leaves)
 
@@ -133,8 +261,9 @@ class Checkpoints:
         try:
             self.wait()
         finally:
+            self._threads.shutdown()
             with contextlib.suppress(Exception):  # said by `wait`
-                self._manager.close()
+                self._checkpointer.close()
 
 
 class Best:
@@ -143,22 +272,34 @@ class Best:
     def __init__(self, folder: str | Path):
         self._checkpoints = Checkpoints(folder, keep=1)
         self._file = self._checkpoints.folder / "best.json"
-        steps = self._checkpoints.steps()
-        self.score: float = from_main("best score", lambda: self._stored_score(steps))
+        self.score: float = from_main("best score", self._stored_score)
+        """Minus infinity where there is none, or none that can be used."""
 
-    def _stored_score(self, steps: list[int]) -> float:
-        """The score that is kept, if its checkpoint is there, too."""
+    def _stored_score(self) -> float:
+        """The score that is kept, if its checkpoint is there, and whole, too."""
         if not self._file.is_file():
             return -math.inf
         found = read_json(self._file)
         try:
-            kept = int(found["step"]) in steps
-            return float(found["score"]) if kept else -math.inf
+            step, score = int(found["step"]), float(found["score"])
+            if found.get("digest") not in (None, _score_digest(step, score)):
+                raise ValueError
         except (TypeError, KeyError, ValueError):
             raise ValueError(
-                f"{self._file}: no step and score in it; remove the folder, the next "
-                "evaluation writes it anew"
+                f"{self._file}: no step and score in it, or it was changed; remove "
+                "this file, the next evaluation writes it anew"
             ) from None
+        if step not in self._checkpoints.steps():
+            return -math.inf
+        if (damage := self._checkpoints.damage(step)) is None:
+            return score
+        self._checkpoints.set_aside(step)
+        _log.warning(
+            "%s: checkpoint %d is damaged (%s) and set aside: the next evaluation is "
+            "the best so far",
+            *(self._checkpoints.folder, step, damage),
+        )
+        return -math.inf
 
     def offer(self, step: int, score: float, params: Any) -> None:
         """Keeps the parameters if they are better, or as good and newer."""
@@ -169,12 +310,61 @@ class Best:
         # resumed behind this step would never write it again.
         self._checkpoints.wait()
         self.score = score
-        kept = {"step": step, "score": score}
+        kept = {"step": step, "score": score, "digest": _score_digest(step, score)}
         main_only("best", lambda: write_json(self._file, kept))
 
     def close(self) -> None:
         """Waits until everything saved is on disk."""
         self._checkpoints.close()
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """Steps of the finished checkpoints in a folder, oldest first."""
+    folders = (path for path in folder.glob("*") if path.is_dir())
+    return sorted(int(path.name) for path in folders if path.name.isdigit())
+
+
+@jax.jit
+def _all_finite(leaves: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    return {name: jnp.isfinite(leaf).all() for name, leaf in leaves.items()}
+
+
+def _score_digest(step: int, score: float) -> str:
+    return fingerprint([step, score])
+
+
+def _written_by(number: int, files: list[Path]) -> list[Path]:
+    """Files of a checkpoint that a process wrote; what all share is process 0's."""
+
+    def owner(path: Path) -> int:
+        marked = [part for part in path.parts if "process_" in part]
+        digits = marked[-1].rpartition("process_")[2] if marked else ""
+        return int(digits) if digits.isdigit() else 0
+
+    return [path for path in files if owner(path) == number]
+
+
+def _parts(path: Path) -> int:
+    """How many files of digests there are, from the name of one."""
+    return int(path.name.split(".")[1].split("-")[1])
+
+
+def _remove(path: Path) -> None:
+    """Removes a checkpoint; one that is half removed has no number any more."""
+    if path.is_dir():
+        old = path.with_name(path.name + _OLD)
+        shutil.rmtree(old, ignore_errors=True)
+        path.replace(old)
+        shutil.rmtree(old)
+
+
+def _said_by_us(record: logging.LogRecord) -> bool:
+    """Whether to log: Orbax logs tracebacks of what it raises, thread by thread."""
+    return record.levelno < logging.ERROR or "orbax" not in record.pathname
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or repr(error)).splitlines()[0]
 
 
 def _by_path(state: Any) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from cdejax.artifacts import (
     write_json,
 )
 from cdejax.config import Config
-from cdejax.training.start import BEST, CHECKPOINTS, saved_steps, start_files
+from cdejax.training.checkpoint import saved_steps
+from cdejax.training.start import BEST, CHECKPOINTS, start_files
 
 if TYPE_CHECKING:
     from cdejax.clustering.plan import Plan
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from cdejax.data.tokens import Tokens
 
 _LOOKING = (
-    *("eval_every", "checkpoint_every", "keep_checkpoints", "log_every"),
-    *("read_threads", "compilation_cache"),
+    *("eval_every", "checkpoint_every", "keep_checkpoints"),
+    *("log_every", "read_threads", "compilation_cache"),
     *("chunk_tokens", "cpu_activations", "packed", "max_widths"),
     *("loss_block", "ring", "fsdp"),
 )
@@ -61,8 +62,8 @@ def claim_run(folder: Path, config: Config, inputs: Inputs) -> None:
         check_run(folder, config, inputs)
     elif begun:
         raise ValueError(
-            f"{folder}: holds checkpoints, but no {RUN} that says of what. Remove the "
-            "folder to train anew."
+            f"{folder}: holds checkpoints, but no {RUN} that says of what. Put it back "
+            "from a copy, or move the folder away to train anew."
         )
     else:
         recipe = _recipe(config, inputs)
@@ -85,8 +86,8 @@ def check_run(folder: str | Path, config: Config, inputs: Inputs) -> None:
     if changed := sorted(_differences(found, _recipe(config, inputs))):
         raise ValueError(
             f"{folder}: holds a run of another recipe or of other data (differs in "
-            f"{', '.join(changed)}). Choose another `name` or `output`, or remove the "
-            "folder to train anew."
+            f"{', '.join(changed)}). Choose another `name` or `output`, or move the "
+            "folder away to train anew."
         )
 
 

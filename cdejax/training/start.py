@@ -21,7 +21,7 @@ from cdejax.mesh import local_mesh
 from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder, from_pretrained
 from cdejax.paths import resolve_folder
 from cdejax.platforms import usual_dtype
-from cdejax.training.checkpoint import Checkpoints
+from cdejax.training.checkpoint import Checkpoints, saved_steps
 from cdejax.training.optimizer import make_optimizer
 from cdejax.training.sharding import make_mesh, put_state, shardings_of
 from cdejax.training.step import State
@@ -134,11 +134,6 @@ def run_files(run_folder: str | Path) -> dict[str, str]:
     checkpoint = next((f"{name}/{step}" for name, step in saved if step), None)
     names = [name for name in (RUN, checkpoint) if name and (folder / name).exists()]
     return {name: hash_files(folder / name) for name in names}
-
-
-def saved_steps(folder: Path) -> list[int]:
-    """Numbers of the finished checkpoints in a folder."""
-    return [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
 
 
 def _is_export(folder: Path) -> bool:

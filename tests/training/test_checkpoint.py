@@ -1,5 +1,7 @@
 """Checkpoints move between device counts and skip what cannot be read."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,3 +94,141 @@ def test_trained_parameters_without_an_evaluation(tmp_path, schedule):
     found = trained_params(tmp_path, jax.tree.map(jnp.zeros_like, params))
     for name in params:
         np.testing.assert_array_equal(found[name], params[name])
+
+
+def saved(folder, steps, keep=5):
+    """The steps' numbers as parameters; what restores them."""
+    checkpoints = Checkpoints(folder, keep)
+    for step in steps:
+        checkpoints.save(step, state_on(1, float(step))[1])
+    checkpoints.close()
+    return folder
+
+
+def restored(folder):
+    mesh, like = state_on(1, 0.0)
+    step, found = read(folder, like, mesh)
+    np.testing.assert_array_equal(found["w"], np.full((4, 3), step, np.float32))
+    return step
+
+
+def empty(path):
+    shutil.rmtree(path)
+    path.mkdir()
+
+
+def halve(path):
+    for file in path.rglob("*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+HALF = {
+    "cut": halve,
+    "item gone": lambda path: shutil.rmtree(path / "default"),
+    "metadata gone": lambda path: (path / "_CHECKPOINT_METADATA").unlink(),
+    "empty": empty,
+    "a newer one empty": lambda path: path.with_name("15").mkdir(),
+    "a newer one is a file": lambda path: path.with_name("15").touch(),
+    "left-over": lambda path: shutil.copytree(
+        path, path.with_name("12.orbax-checkpoint-tmp-0")
+    ),
+}
+
+
+@pytest.mark.parametrize("digested", [True, False])
+@pytest.mark.parametrize("how", HALF)
+def test_a_half_checkpoint_hides_no_whole_one(tmp_path, how, digested):
+    saved(tmp_path, (3, 6, 9))
+    for path in tmp_path.glob("*/digests*") if not digested else ():
+        path.unlink()
+    HALF[how](tmp_path / "9")
+    newest_whole = 6 if how in ("cut", "item gone", "empty") else 9
+    if how == "metadata gone" and digested:
+        newest_whole = 6
+    assert restored(tmp_path) == newest_whole
+    # Nothing hides what is written from here on, even if only one is kept.
+    saved(tmp_path, [newest_whole + 1], keep=1)
+    assert restored(tmp_path) == newest_whole + 1
+    assert not list(tmp_path.glob("*tmp*"))
+    if newest_whole == 6:
+        assert (tmp_path / "9.damaged").is_dir()
+
+
+def test_every_flipped_bit_of_a_checkpoint_is_noticed_and_named(tmp_path, caplog):
+    """One in every file, at places that a generator draws."""
+    caplog.set_level("INFO", "cdejax")
+    saved(tmp_path / "whole", (3, 6))
+    files = [p for p in (tmp_path / "whole" / "6").rglob("*") if p.is_file()]
+    assert len(files) > 8
+    rng = np.random.default_rng(0)
+    for number, path in enumerate(files):
+        folder = tmp_path / str(number)
+        shutil.copytree(tmp_path / "whole", folder)
+        copy = folder / path.relative_to(tmp_path / "whole")
+        data = bytearray(copy.read_bytes())
+        bit = int(rng.integers(8 * len(data)))
+        data[bit // 8] ^= 1 << bit % 8
+        copy.write_bytes(data)
+        caplog.clear()
+        assert restored(folder) == 3, f"bit {bit} of {copy}"
+        assert "checkpoint 6 is damaged" in caplog.text
+        assert "checkpoint 3 is taken" in caplog.text
+        if not path.name.startswith("digests"):
+            assert path.name in caplog.text
+
+
+def test_a_checkpoint_without_digests_is_restored_with_a_word(tmp_path, caplog):
+    caplog.set_level("INFO", "cdejax")
+    saved(tmp_path, [3])
+    assert restored(tmp_path) == 3
+    assert "lacks digests" not in caplog.text
+    next(tmp_path.glob("3/digests*")).unlink()
+    assert restored(tmp_path) == 3
+    assert "checkpoint 3 lacks digests" in caplog.text
+
+
+def test_a_reader_takes_no_older_checkpoint_for_the_last(tmp_path):
+    saved(tmp_path, (3, 6))
+    halve(tmp_path / "6")
+    mesh, like = state_on(1)
+    alone = Checkpoints(tmp_path, keep=1, alone=True)
+    with pytest.raises(ValueError, match=r"6 cannot be read.*run `cdejax train`"):
+        alone.restore_latest(like, mesh)
+    assert alone.steps() == [3, 6]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_is_not_saved(tmp_path, value):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.save(1, state_on(1)[1])
+    _, state = state_on(8)
+    state["w"] = state["w"].at[2, 1].set(value)
+    message = r"step 2: 1 of 1 arrays are not finite \(first \['w'\]\).*checkpoint is 1"
+    with pytest.raises(ValueError, match=message):
+        checkpoints.save(2, state)
+    checkpoints.close()
+    assert Checkpoints(tmp_path, keep=2).steps() == [1]
+
+
+def test_a_damaged_best_checkpoint_does_not_count(tmp_path):
+    best = Best(tmp_path)
+    best.offer(1, 0.5, state_on(1, 1.0)[1])
+    best.close()
+    halve(tmp_path / "1")
+    again = Best(tmp_path)
+    assert again.score == -np.inf
+    again.offer(2, 0.3, state_on(1, 2.0)[1])
+    again.close()
+    assert restored(tmp_path) == 2
+    assert Best(tmp_path).score == 0.3
+
+
+def test_a_changed_score_is_refused(tmp_path):
+    best = Best(tmp_path)
+    best.offer(1, 0.5, state_on(1, 1.0)[1])
+    best.close()
+    path = tmp_path / "best.json"
+    path.write_text(path.read_text().replace("0.5", "0.9"))
+    with pytest.raises(ValueError, match=r"best\.json: .*remove this file"):
+        Best(tmp_path)
