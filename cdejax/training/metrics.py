@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cdejax import guarded
+from cdejax import durable, guarded
 from cdejax.distributed import is_main
 
 FILE = "metrics.jsonl"
 _MAX_BYTES = 1 << 33
+_log = logging.getLogger(__name__)
 
 
 class MetricsLog:
@@ -21,20 +24,18 @@ class MetricsLog:
 
     Lines of steps that will be run again (a killed run had gone on after its last
     checkpoint) are taken out first. Every start adds a line `{"event": …}`. Among
-    several processes only process 0 writes.
+    several processes only process 0 writes. What TensorBoard's files do not take is
+    said once, and training goes on without them.
     """
 
     def __init__(self, folder: str | Path, start: int, event: Mapping[str, Any]):
-        from tensorboardX import SummaryWriter
-
         self.path = Path(folder) / FILE
         self._writes = is_main()
         if not self._writes:
             return
         _keep_before(self.path, start)
         self._stream = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
-        board = str(Path(folder) / "tensorboard")
-        self._board = SummaryWriter(board, purge_step=start)
+        self._board = _Board(Path(folder) / "tensorboard", start)
         self._write({**event, "time": time.time()})
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
@@ -42,8 +43,7 @@ class MetricsLog:
         if not self._writes:
             return
         self._write({"step": step, **{k: _plain(v) for k, v in values.items()}})
-        for name, value in values.items():
-            self._board.add_scalar(name, value, step)
+        self._board.add(step, values)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         self._stream.write(json.dumps(line) + "\n")
@@ -55,6 +55,49 @@ class MetricsLog:
             return
         self._stream.close()
         self._board.close()
+
+
+class _Board:
+    """TensorBoard's files, written at once: a queue blocks when its thread has died."""
+
+    def __init__(self, folder: Path, start: int):
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
+
+        self._proto: Any = event_pb2
+        self._events: EventsWriter | None = None
+        with self._or_without():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._events = EventsWriter(str(folder / "events"))
+            begun = self._proto.SessionLog(status=self._proto.SessionLog.START)
+            self._write(step=start, session_log=begun)  # purges what is behind it
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        from tensorboardX.summary import scalar
+
+        with self._or_without():
+            for name, value in values.items():
+                self._write(step=step, summary=scalar(name, value))
+            if self._events is not None:
+                self._events.flush()
+
+    def close(self) -> None:
+        with self._or_without():
+            if self._events is not None:
+                self._events.close()
+
+    def _write(self, **content: Any) -> None:
+        if self._events is not None:
+            event = self._proto.Event(wall_time=time.time(), **content)
+            self._events.write_event(event)
+
+    @contextlib.contextmanager
+    def _or_without(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._events = None
+            _log.warning("no more is written for TensorBoard: %s", error)
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
@@ -87,6 +130,5 @@ def _keep_before(path: Path, start: int) -> None:
     """Drops lines of steps after `start`, and a last line that a kill cut short."""
     lines = read_metrics(path.parent)
     kept = [line for line in lines if line.get("step", 0) <= start]
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
-    temporary.replace(path)
+    text = "".join(json.dumps(line) + "\n" for line in kept)
+    durable.write_file(path, lambda stream: stream.write(text.encode()))
