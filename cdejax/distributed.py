@@ -33,7 +33,7 @@ CLUSTER = "CDEJAX_CLUSTER"
 """`auto`: JAX finds the three above by itself (SLURM, Open MPI, TPU pods)."""
 HEARTBEAT = "CDEJAX_HEARTBEAT_SECONDS"
 """Silence after which a process counts as dead (default: `HEARTBEAT_SECONDS`)."""
-HEARTBEAT_SECONDS = 60
+HEARTBEAT_SECONDS = 20
 FAREWELL_SECONDS = 5
 """How long a process that fails waits for the others to fail, too."""
 _POLL_SECONDS = 10
