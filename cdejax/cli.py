@@ -219,9 +219,9 @@ def _main(arguments: list[str]) -> None:
         from cdejax.artifacts import explain
 
         _fail(explain(error))
-    except KeyboardInterrupt:
-        sys.stderr.write("cdejax: interrupted\n")
-        raise SystemExit(130) from None
+    except KeyboardInterrupt as error:
+        sys.stderr.write(f"cdejax: {str(error) or 'interrupted'}\n")
+        raise SystemExit(getattr(error, "code", 130)) from None
 
 
 def _run(name: str, arguments: Sequence[str]) -> Any:

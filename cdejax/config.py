@@ -339,6 +339,9 @@ class TrainingConfig:
     """Steps between evaluations on the held-out rows (0: at the end only)."""
     checkpoint_every: int = 500
     """Steps between checkpoints (one is always written at the end)."""
+    checkpoint_minutes: float | None = None
+    """Minutes after which one is written in any case (none: steps alone count); in one
+    process only."""
     keep_checkpoints: int = 2
     """Latest checkpoints kept, beside the best."""
     log_every: int = 1
@@ -361,6 +364,8 @@ class TrainingConfig:
             local_output(self.compilation_cache, "compilation_cache")
         if self.chunk_tokens is not None:
             _at_least(self, 1, "chunk_tokens")
+        if self.checkpoint_minutes is not None:
+            _above_zero(self, "checkpoint_minutes")
 
 
 @dataclass(frozen=True)

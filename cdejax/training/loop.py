@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import jax
 import numpy as np
@@ -20,8 +20,9 @@ from cdejax.artifacts import RUN, appears, exclusive, write_json
 from cdejax.compilation import Compilations
 from cdejax.config import Config
 from cdejax.data.loader import batches
-from cdejax.distributed import from_main, is_main, main_only
+from cdejax.distributed import from_main, is_main, main_only, processes
 from cdejax.progress import progress
+from cdejax.stopping import Stopped, requests
 from cdejax.training.batches import Batch, BatchMaker, BatchSettings, filled
 from cdejax.training.checkpoint import Best, Checkpoints
 from cdejax.training.global_arrays import replicate, whole_arrays
@@ -74,8 +75,14 @@ def train(
     Raises:
       ValueError: the folder holds another run or is in use, the recipe does not fit
         the artefacts, or the loss is not finite (the batch is dumped and named).
+      Stopped: Ctrl-C or SIGTERM came, and a checkpoint was written (in one process).
     """
     folder = Path(folder)
+    if processes() > 1 and config.training.checkpoint_minutes is not None:
+        raise ValueError(
+            "training.checkpoint_minutes: the clocks of several processes differ; set "
+            "training.checkpoint_every alone"
+        )
     with contextlib.ExitStack() as held:
 
         def claim() -> None:
@@ -217,7 +224,7 @@ class _Run:
         if (found := self.checkpoints.restore_latest(self.state, mesh)) is not None:
             self.start, self.state = found
         self.log = MetricsLog(folder, self.start, self._opening())
-        self.clock = time.perf_counter()
+        self.clock, self.saved = time.perf_counter(), time.monotonic()
 
     def _opening(self) -> dict[str, Any]:
         """What a reader of the log wants to know of this start, printed too."""
@@ -245,19 +252,33 @@ class _Run:
         """Runs the steps that are left."""
         waiting: collections.deque[_Started] = collections.deque()
         title = f"train {self.folder.name}"
-        with progress(title, self.total, self.start) as advance:
+        with requests() as told, progress(title, self.total, self.start) as advance:
             for waited, (step, ready) in _timed(self._batches()):
                 self.state, metrics = self.step(self.state, ready.batch, self.key)
                 waiting.append(_Started(step, metrics, ready, waited))
                 if len(waiting) > 1:  # the device works on the newest meanwhile
                     self._record(waiting.popleft())
-                if self._due(step + 1):
+                stop = told.signal
+                save = stop is not None or self._save_due(step + 1)
+                if save or self._evaluation_due(step + 1):
                     while waiting:
                         self._record(waiting.popleft())
-                    self._keep(step + 1)
+                    self._keep(step + 1, save)
                 advance(1)
-            while waiting:
-                self._record(waiting.popleft())
+                if stop is not None:
+                    self._end(step + 1, stop)
+            if told.signal is not None:  # it came behind the last step
+                self._end(self.total, told.signal)
+        if self.best.score == -math.inf:  # it was lost; the last is what there is
+            self._evaluate(self.total)
+
+    def _end(self, done: int, signal: int) -> NoReturn:
+        self.checkpoints.wait()
+        raise Stopped(
+            signal,
+            f"after step {done} of {self.total}, which is saved: the same command "
+            "goes on from there",
+        )
 
     def _batches(self) -> Iterator[tuple[int, _Ready]]:
         """Batches on their devices, made and moved by the reader threads."""
@@ -271,24 +292,32 @@ class _Run:
         threads = self.config.training.read_threads
         return batches(make, self.start, self.total, threads=threads)
 
-    def _due(self, done: int) -> bool:
-        """Whether something is to be kept or evaluated after that many steps."""
+    def _save_due(self, done: int) -> bool:
+        """Whether a checkpoint is due after that many steps."""
         training = self.config.training
-        every = [training.checkpoint_every, training.eval_every or self.total]
-        return done == self.total or any(done % n == 0 for n in every)
+        minutes = (time.monotonic() - self.saved) / 60
+        late = minutes >= (training.checkpoint_minutes or math.inf)
+        return done == self.total or done % training.checkpoint_every == 0 or late
 
-    def _keep(self, done: int) -> None:
-        """Evaluates and writes checkpoints, as they are due."""
-        training = self.config.training
-        last = done == self.total
-        evaluated = last or (training.eval_every and done % training.eval_every == 0)
-        if evaluated and self.evaluate is not None:
+    def _evaluation_due(self, done: int) -> bool:
+        every = self.config.training.eval_every or self.total
+        return done == self.total or done % every == 0
+
+    def _keep(self, done: int, save: bool) -> None:
+        """Evaluates if that is due, and writes a checkpoint if it is wanted."""
+        if self._evaluation_due(done):
+            self._evaluate(done)
+        if save:
+            self.checkpoints.save(done, self.state)
+            self.saved = time.monotonic()
+        self.clock = time.perf_counter()
+
+    def _evaluate(self, done: int) -> None:
+        """Scores the parameters, and keeps them if they are the best so far."""
+        if self.evaluate is not None:
             score = self._score(self.evaluate)
             self.log.add(done, {"heldout_ndcg@10": score})
             self.best.offer(done, score, self.state.params)
-        if last or done % training.checkpoint_every == 0:
-            self.checkpoints.save(done, self.state)
-        self.clock = time.perf_counter()
 
     def _score(self, evaluate: Evaluate) -> float:
         """The score that process 0 gives the model, the same on all processes.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cdejax.data.tokens import Tokens
 
 _LOOKING = (
-    *("eval_every", "checkpoint_every", "keep_checkpoints"),
+    *("eval_every", "checkpoint_every", "checkpoint_minutes", "keep_checkpoints"),
     *("log_every", "read_threads", "compilation_cache"),
     *("chunk_tokens", "cpu_activations", "packed", "max_widths"),
     *("loss_block", "ring", "fsdp"),
