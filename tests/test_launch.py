@@ -1,6 +1,5 @@
 """Several real processes: the same training as one, and one end for all."""
 
-import dataclasses
 import functools
 import json
 import os
@@ -23,7 +22,6 @@ from flax import nnx
 from cdejax import pipeline
 from cdejax.artifacts import exclusive
 from cdejax.config_io import load_config
-from cdejax.distributed import Membership
 from cdejax.launch import GRACE_SECONDS, launch
 from cdejax.options import LaunchOptions
 from cdejax.training import loop
@@ -101,12 +99,6 @@ def run(*arguments, **settings):
     with started(*arguments, options=two, **settings) as process:
         out, err = process.communicate(timeout=120)
     return process.returncode, out, err
-
-
-def _free_address():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def said_by_others(err):
@@ -216,44 +208,6 @@ def test_two_processes_train_as_one(trained, recipe, kind):
     assert best["score"] == max(scores)
 
 
-def test_slices_that_lie_across_processes_train_as_one(trained, recipe, tmp_path):
-    """Two slices of two devices, of which each process has the second of one first.
-
-    Parameters are shared within a slice, so between processes.
-    """
-    kind = "contextual"
-    theirs, *_ = trained(kind)
-    ours = tmp_path / "tiny" / kind
-    ours.parent.mkdir()
-    (ours.parent / "artifacts").symlink_to(theirs.parent / "artifacts")
-    command = [sys.executable, "-m", "tests.slices_worker", "train"]
-    command += ["--config", str(recipe), "--variant", kind]
-    command += ["--set", f"output={tmp_path}", "--set", "training.fsdp=2"]
-    joined = Membership(_free_address(), 2, None, HEARTBEAT)
-    workers = [
-        subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ
-            | dataclasses.replace(joined, process=process).environment()
-            | {"JAX_NUM_CPU_DEVICES": "2"},
-        )
-        for process in range(2)
-    ]
-    try:
-        for worker in workers:
-            out, err = worker.communicate(timeout=120)
-            assert worker.returncode == 0, err
-            assert out.splitlines()[0] == "[[0, 1], [0, 1]]"
-    finally:
-        for worker in workers:
-            worker.kill()
-    np.testing.assert_allclose(values(ours)[1], values(theirs)[1], rtol=1e-4)
-    assert_same(ours, theirs, recipe, kind)
-
-
 def test_only_process_0_writes_and_speaks(trained):
     folder, _, out, err = trained("biencoder")
     events = [x for x in read_metrics(folder) if "event" in x]
@@ -355,7 +309,9 @@ def test_a_killed_process_ends_all_and_training_goes_on(recipe, endless):
 def test_a_frozen_host_ends_the_others(recipe, endless):
     """Two hosts with a launcher each; one stops with all that runs on it."""
     arguments, settings = train_on(recipe, endless)
-    address = _free_address()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
     several = ("--hosts", "2", "--coordinator", address)
     before = max(checkpoints(endless / "tiny" / "biencoder"), default=0)
     with (
