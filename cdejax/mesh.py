@@ -40,8 +40,8 @@ def arranged(
 
 
 def _slice_of(device: Device) -> int:
-    # CPUs may have none, nor the devices of a topology that is one slice.
-    return getattr(device, "slice_index", 0)
+    # Some have none: the devices of a topology that is one slice, say.
+    return getattr(device, "slice_index", None) or 0
 
 
 def _in_slice(devices: list[Device], group: int) -> Shaped[np.ndarray, "groups group"]:

@@ -141,7 +141,7 @@ def device_bytes(mesh: Mesh) -> int | None:
         return stats["bytes_limit"]
     device = target(mesh)
     core = _CORE_GIB.get(device.device_kind)
-    return None if core is None else round(core * device.num_cores * 2**30)
+    return None if core is None else round(core * (device.num_cores or 1) * 2**30)
 
 
 def _free_bytes(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> float | None:
