@@ -44,7 +44,7 @@ def has_tpu(mesh: AnyMesh | None = None) -> bool:
     return platform(mesh) == "tpu"
 
 
-def has_cpu(mesh: Mesh | None = None) -> bool:
+def has_cpu(mesh: AnyMesh | None = None) -> bool:
     """Whether the program is for CPUs."""
     return platform(mesh) == "cpu"
 
