@@ -135,6 +135,16 @@ class Tokenizer:
         cut = np.array([bool(encoding.overflowing) for encoding in encodings], bool)
         return rows, cut
 
+    def words(
+        self, rows: Sequence[Int[np.ndarray, "length"]]
+    ) -> Int[np.ndarray, " texts"]:
+        """Tokens of every row that are not special."""
+        known = np.zeros(self.vocab_size, bool)
+        known[list(self.special_ids)] = True
+        owner = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+        tokens = np.concatenate([np.zeros(0, np.int32), *rows])
+        return np.bincount(owner[~known[tokens]], minlength=len(rows))
+
     def save(self, folder: str | Path, max_length: int | None = None) -> None:
         """Writes tokenizer.json, and tokenizer_config.json that takes it as it is.
 

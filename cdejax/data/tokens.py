@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ from cdejax.reading import files_read
 BLOCK = 2048
 """Texts tokenised, written and flushed at once."""
 _INFO, _CUT, _TOKENIZER = "tokens.json", "truncated.bin", "tokenizer"
+_TRUNCATED, _WORDLESS = 1, 2
+"""Bits of a row's byte in `truncated.bin`."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def tokens_stage(config: Config, root: str | Path, pairs_folder: str | Path) -> 
     """Tokenises a pairs artefact with the tokenizer of `config.model.encoder`.
 
     A killed run goes on where it stopped. Counts per side (rows, tokens, truncated
-    texts, longest and mean length) are in the manifest.
+    texts, texts of special tokens only, longest and mean length) are in the manifest.
 
     Raises:
       ValueError: no tokenizer, an unknown domain among the prefixes, or a length limit
@@ -125,8 +129,11 @@ def write_tokens(
     """Tokenises `prefix + text` into ragged rows, going on after the rows present.
 
     Ids are uint16 where the vocabulary allows. `truncated.bin` holds one byte a row:
-    it is written before the rows, so that after a kill it has at least as many.
+    it is written before the rows, so that after a kill it has at least as many. Texts
+    that hold nothing but special tokens, `[UNK]` among them, are all alike to a model:
+    they are counted, and the log says how many.
     """
+    usual = {prefix: _words(tokenizer, prefix) for prefix in set(prefixes)}
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32
     with RaggedWriter(folder, dtype) as writer, open(folder / _CUT, "ab") as flags:
         flags.truncate(len(writer))
@@ -136,18 +143,38 @@ def write_tokens(
                 rows, cut = tokenizer.encode(
                     [prefixes[i] + texts[i] for i in block], max_length
                 )
-                flags.write(cut.astype(np.uint8).tobytes())
+                least = [usual[prefixes[i]] for i in block]
+                wordless = tokenizer.words(rows) <= np.array(least)
+                flags.write((cut * _TRUNCATED + wordless * _WORDLESS).astype(np.uint8))
                 flags.flush()
                 writer.append(rows)
                 advance(len(rows))
-    return _counts(Ragged.open(folder).lengths, folder / _CUT)
+    counts = _counts(Ragged.open(folder).lengths, folder / _CUT)
+    if counts["special_only"]:
+        _log.warning(
+            "%s: %d of %d texts hold special tokens only (unknown characters, or "
+            "nothing that the tokenizer keeps); they teach nothing",
+            folder.name,
+            counts["special_only"],
+            counts["rows"],
+        )
+    return counts
+
+
+def _words(tokenizer: Tokenizer, prefix: str) -> int:
+    """Tokens of a prefix that are not special."""
+    if not prefix:
+        return 0
+    return int(tokenizer.words(tokenizer.encode([prefix], None)[0])[0])
 
 
 def _counts(lengths: Int[np.ndarray, "rows"], flags: Path) -> dict[str, int | float]:
+    bits = np.fromfile(flags, np.uint8)
     return {
         "rows": len(lengths),
         "tokens": int(lengths.sum()),
-        "truncated": int(np.fromfile(flags, np.uint8).sum()),
+        "truncated": int((bits & _TRUNCATED > 0).sum()),
+        "special_only": int((bits & _WORDLESS > 0).sum()),
         "max_length": int(lengths.max(initial=0)),
         "mean_length": round(float(lengths.mean()), 3) if len(lengths) else 0.0,
     }

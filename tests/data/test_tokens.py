@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+import logging
 import signal
 import subprocess
 import sys
@@ -98,6 +99,21 @@ def test_large_vocabulary_is_stored_as_int32(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(tokenizer, "vocab_size", 70_000)
     write_tokens(["text"], [""], tokenizer, 8, tmp_path)
     assert Ragged.open(tmp_path).values.dtype == np.int32
+
+
+def test_texts_of_special_tokens_only_are_counted_and_said(tokenizer, tmp_path, caplog):
+    texts = ["a text", "\u200b", "[SEP] [MASK]", "\U0001f642", "another"]
+    prefixes = ["", "", "query: ", "query: ", "query: "]
+    with caplog.at_level(logging.WARNING, "cdejax"):
+        counts = write_tokens(texts, prefixes, tokenizer, 16, tmp_path / "some")
+    assert counts["special_only"] == 3
+    assert counts["truncated"] == 0
+    (record,) = caplog.records
+    assert "3 of 5 texts hold special tokens only" in record.getMessage()
+    caplog.clear()
+    counts = write_tokens(["long words " * 9], [""], tokenizer, 8, tmp_path / "none")
+    assert (counts["special_only"], counts["truncated"]) == (0, 1)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
