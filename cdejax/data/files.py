@@ -14,7 +14,7 @@ import zlib
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from cdejax.config import ColumnsConfig
 from cdejax.data.columns import missing_columns, reaches, required, top_columns
@@ -114,7 +114,7 @@ def read_lines(file: Path) -> Iterator[tuple[int, bytes | Problem]]:
 def _opened(file: Path) -> IO[bytes]:
     with open(file, "rb") as stream:
         compressed = stream.read(2) == _GZIP
-    return gzip.open(file, "rb") if compressed else open(file, "rb")
+    return cast(IO[bytes], gzip.open(file)) if compressed else open(file, "rb")
 
 
 def _parse(place: str, line: bytes) -> Row | Problem:

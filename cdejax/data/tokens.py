@@ -145,7 +145,8 @@ def write_tokens(
                 )
                 least = [usual[prefixes[i]] for i in block]
                 wordless = tokenizer.words(rows) <= np.array(least)
-                flags.write((cut * _TRUNCATED + wordless * _WORDLESS).astype(np.uint8))
+                bits = cut * _TRUNCATED + wordless * _WORDLESS
+                flags.write(bits.astype(np.uint8).tobytes())
                 flags.flush()
                 writer.append(rows)
                 advance(len(rows))

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +72,11 @@ class Project:
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(self.folder / "kept" / name, self.work, symlinks=True)
 
-    def start(self, arguments: list[str], **environment: str) -> subprocess.Popen[str]:
+    def start(
+        self, arguments: list[str], environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
         """Starts a command in a process group of its own."""
-        variables = os.environ | {"JAX_PLATFORMS": "cpu", **environment}
+        variables = os.environ | {"JAX_PLATFORMS": "cpu"} | dict(environment or {})
         with open(self.folder / "stderr", "w", encoding="utf-8") as stream:
             return subprocess.Popen(
                 [sys.executable, "-m", "cdejax", *arguments],
@@ -91,11 +93,11 @@ class Project:
         arguments: list[str],
         kill_after: float | None = None,
         seconds: float = _SECONDS,
-        **environment: str,
+        environment: Mapping[str, str] | None = None,
     ) -> Ended:
         """Runs a command to its end, or kills its process group on the way."""
         began = time.monotonic()
-        process = self.start(arguments, **environment)
+        process = self.start(arguments, environment)
         limit = seconds if kill_after is None else kill_after
         status, used = _wait(process.pid, began + limit)
         if status is None:

@@ -33,7 +33,7 @@ def _expect(condition: bool, said: str) -> None:
 
 def _finished(project: Project, **environment: str) -> None:
     """The recipe runs to its end and leaves what the undisturbed run left."""
-    ended = project.run(_RUN, **environment)
+    ended = project.run(_RUN, environment=environment)
     _expect(ended.code == 0, ended.said)
     kept = project.folder / "kept" / _WHOLE
     found = differing(digests(project.work), digests(kept))
