@@ -43,13 +43,16 @@ def files_of(folder: str | Path) -> list[Path]:
 
 def write_digests(folder: str | Path, files: Iterable[Path], name: str = FILE) -> None:
     """Writes the digests of files of a folder into that folder, on disk."""
-    folder, files = Path(folder), list(files)
+    text = json.dumps(table_of(folder, files), indent=0) + "\n"
+    write_file(Path(folder) / name, lambda stream: stream.write(text.encode()))
+
+
+def table_of(folder: str | Path, files: Iterable[Path]) -> dict[str, list[int]]:
+    """The digests of files of a folder, by their names in it."""
+    files = list(files)
+    names = (path.relative_to(folder).as_posix() for path in files)
     with ThreadPoolExecutor(_THREADS) as threads:
-        found = threads.map(digest, files)
-        names = (path.relative_to(folder).as_posix() for path in files)
-        table = dict(zip(names, found, strict=True))
-    text = json.dumps(table, indent=0) + "\n"
-    write_file(folder / name, lambda stream: stream.write(text.encode()))
+        return dict(zip(names, threads.map(digest, files), strict=True))
 
 
 def read_digests(path: str | Path) -> dict[str, list[int]]:

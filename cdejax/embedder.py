@@ -464,6 +464,8 @@ def load(
 ) -> Embedder:
     """Loads an exported or Hugging Face folder.
 
+    Files of an export that changed since are named in a warning (see `digests`).
+
     Args:
       folder: a folder, `package:MODULE/FOLDER` of an installed package, or
         `hf:OWNER/NAME`, which is fetched from the hub (nothing else is).
@@ -476,9 +478,11 @@ def load(
       ValueError: the folder, its weights, its tokenizer or its settings are missing or
         do not fit.
     """
+    from cdejax.export.publish import warn_of_changes
     from cdejax.models import from_pretrained
 
     path = resolve_folder(folder)
+    warn_of_changes(path)
     settings = read_settings(path)
     chosen = usual_dtype(local_mesh()) if dtype is None else jnp.dtype(dtype)
     model = from_pretrained(path, dtype=chosen, preset=preset)

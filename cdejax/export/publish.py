@@ -9,7 +9,7 @@ from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
-from cdejax import durable
+from cdejax import digests, durable
 from cdejax.artifacts import (
     exclusive,
     explain,
@@ -75,6 +75,26 @@ def read_marker(folder: str | Path) -> dict[str, Any]:
     return held if isinstance(held, dict) else {}
 
 
+def warn_of_changes(folder: str | Path) -> None:
+    """Names the files of an export that are not what was exported.
+
+    Somebody may have edited them on purpose, so they are used all the same. A folder
+    that is no export of ours says nothing of its files.
+    """
+    try:
+        table = read_marker(folder).get("digests")
+    except ValueError as error:  # no part of the model
+        _log.warning("%s", error)
+        return
+    if not isinstance(table, dict):
+        return
+    if found := ", ".join(digests.changed(folder, table)):
+        _log.warning(
+            "%s: not as it was exported (%s); where nobody edited it, export it anew",
+            *(folder, found),
+        )
+
+
 def _check_place(folder: Path) -> None:
     """Refuses a folder that must not be replaced."""
     if folder.exists() and not folder.is_dir():
@@ -111,6 +131,7 @@ def _finish(
         "version": packages.version("cdejax"),
         "card": card,
         "metadata": metadata,
+        "digests": digests.table_of(partial, (partial / name for name in content)),
     }
     write_json(partial / MARKER, marker)
     if folder.is_dir() and any(folder.iterdir()):

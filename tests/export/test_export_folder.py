@@ -5,6 +5,7 @@ import errno
 import pytest
 
 import cdejax.export.folder
+from cdejax import load
 from cdejax.export import export_model
 
 from .conftest import MAX_LENGTH, PROMPTS, small_biencoder, small_contextual
@@ -78,6 +79,20 @@ def test_same_export_again_is_free_and_another_is_refused(model, arguments):
         export_model(small_contextual("bert"), **arguments)
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_a_flipped_bit_of_an_export_is_named_when_it_is_loaded(
+    model, arguments, caplog
+):
+    folder = export_model(model, **arguments)
+    load(folder)
+    assert "not as it was exported" not in caplog.text
+    weights = folder / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    load(folder)
+    assert "not as it was exported (model.safetensors is damaged)" in caplog.text
 
 
 def test_an_empty_folder_will_do(model, arguments):
