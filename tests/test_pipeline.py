@@ -478,7 +478,7 @@ def test_variants_that_would_be_compared_on_other_queries_are_refused(recipe):
     changes = {"variants": {"contextual": {"training": {"eval_every": 5}}}}
     config = load_config(recipe, changes)
     with pytest.raises(
-        ValueError, match=r"\(shuffled 0\.0, contextual 0\.2; 0 without"
+        ValueError, match=r"\(contextual 0\.2, shuffled 0\.0; 0 without"
     ):
         pipeline.variants_of(config)
     both = changes | {"evaluation": {"validation_fraction": 0.2}}

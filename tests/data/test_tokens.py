@@ -77,6 +77,7 @@ def test_prefixes_limits_and_counts(pairs, tokenizer, tmp_path):
             "rows": len(texts),
             "tokens": sum(lengths),
             "truncated": cut.sum(),
+            "special_only": 0,
             "max_length": max(lengths),
             "mean_length": pytest.approx(np.mean(lengths), abs=1e-3),
         }
@@ -87,7 +88,8 @@ def test_open(pairs, tokenizer, tmp_path):
     build_tokens(pairs, tokenizer, TokensConfig(), tmp_path)
     with pytest.raises(ValueError, match="not a finished artefact"):
         Tokens.open(tmp_path)
-    (tmp_path / "manifest.json").write_text("{}")
+    manifest = '{"fingerprint": "f", "spec": {}, "counts": {}}'
+    (tmp_path / "manifest.json").write_text(manifest)
     tokens = Tokens.open(tmp_path)
     assert tokens.context is tokens.documents
     assert (tokens.pad_id, tokens.vocab_size) == (0, 30522)
