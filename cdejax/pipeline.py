@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cdejax import artifacts
 from cdejax.config import Config
 from cdejax.config_io import variant
-from cdejax.distributed import main_first, main_only
+from cdejax.distributed import is_main, main_first, main_only
 from cdejax.paths import resolve_folder
 from cdejax.preflight import check_inputs, check_pairs
 
@@ -260,7 +260,8 @@ def heldout_score(config: Config, pairs: Pairs) -> Callable[[Any], float] | None
 
     chosen_on = validation_collection(pairs, config.validation_share, config.seed)
     collection = chosen_on or heldout_collection(pairs)
-    if config.training.eval_every and len(collection.queries) < FEW:
+    few = len(collection.queries) < FEW
+    if config.training.eval_every and few and is_main():
         _log.warning(
             "training.eval_every: a choice of checkpoints on %d queries is mostly "
             "chance; hold out more pairs or raise evaluation.validation_fraction",

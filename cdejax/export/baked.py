@@ -121,10 +121,8 @@ def export_baked(
             baked=info,
         )
         (partial / CARD).write_text(card, encoding="utf-8")
-        if check is not None:
-            check(partial)
 
-    return publish(folder, type(baked).__name__, described, write)
+    return publish(folder, type(baked).__name__, described, write, check)
 
 
 def _baked(embedder: Embedder, context: Context | None) -> tuple[BakedEncoder, Context]:

@@ -113,10 +113,8 @@ def export_model(
             metadata=described,
         )
         (partial / CARD).write_text(card, encoding="utf-8")
-        if check is not None:
-            check(partial)
 
-    return publish(folder, type(model).__name__, described, write)
+    return publish(folder, type(model).__name__, described, write, check)
 
 
 def _encoders(model: BiEncoder | ContextualEncoder) -> list[Any]:

@@ -33,6 +33,7 @@ def publish(
     kind: str,
     metadata: Mapping[str, Any],
     write: Callable[[Path], None],
+    check: Callable[[Path], object] | None = None,
 ) -> Path:
     """Writes an export under a temporary name and moves it to its place.
 
@@ -44,6 +45,8 @@ def publish(
       kind: what is exported, for the marker.
       metadata: what the model card was told, JSON values.
       write: writes all files into the folder that it is given.
+      check: called with the complete folder before it appears, to raise where it is no
+        good; not where the folder is there and only its card is written again.
 
     Returns:
       The folder.
@@ -59,7 +62,15 @@ def publish(
         try:
             _clear(partial)
             write(partial)
-            return _finish(partial, folder, kind, metadata)
+            marker = _mark(partial, kind, metadata)
+            if folder.is_dir() and any(folder.iterdir()):
+                _check_same(folder, marker["fingerprint"])
+                _renew(folder, partial, _to_renew(folder, partial))
+            else:
+                if check is not None:
+                    check(partial)
+                _move(partial, folder)
+            return folder
         except OSError as error:
             raise ValueError(
                 f"{partial}: writing the export failed: {explain(error)}"
@@ -114,15 +125,9 @@ def _clear(folder: Path) -> None:
             path.unlink()
 
 
-def _finish(
-    partial: Path, folder: Path, kind: str, metadata: Mapping[str, Any]
-) -> Path:
-    """Marks the complete folder and moves it to its place."""
-    content = {
-        path.relative_to(partial).as_posix(): hash_files(path)
-        for path in sorted(partial.rglob("*"))
-        if path.is_file() and path.name != ".lock"
-    }
+def _mark(partial: Path, kind: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes the marker of the complete folder; the marker."""
+    content = _content(partial)
     card = content.pop(CARD)
     stable = {k: v for k, v in metadata.items() if k not in _CARD_ONLY}
     marker = {
@@ -134,14 +139,23 @@ def _finish(
         "digests": digests.table_of(partial, (partial / name for name in content)),
     }
     write_json(partial / MARKER, marker)
-    if folder.is_dir() and any(folder.iterdir()):
-        _check_same(folder, marker["fingerprint"])
-        _renew(folder, partial, _to_renew(folder, content, card))
-        return folder
+    return marker
+
+
+def _content(folder: Path) -> dict[str, str]:
+    """Hash of each file but marker and lock, by its name in the folder."""
+    return {
+        path.relative_to(folder).as_posix(): hash_files(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in (".lock", MARKER)
+    }
+
+
+def _move(partial: Path, folder: Path) -> None:
+    """Gives a complete folder its name; locked until now, no other run clears it."""
     durable.sync_tree(partial)
-    durable.replace(partial, folder)  # locked until now: another run cannot clear it
+    durable.replace(partial, folder)
     (folder / ".lock").unlink()
-    return folder
 
 
 def _check_same(folder: Path, key: str) -> None:
@@ -154,11 +168,13 @@ def _check_same(folder: Path, key: str) -> None:
         )
 
 
-def _to_renew(folder: Path, content: Mapping[str, str], card: str) -> list[str]:
+def _to_renew(folder: Path, partial: Path) -> list[str]:
     """Names of files that are missing, and of a model card that says less.
 
     What else differs was edited, or damaged: that is for its owner to decide.
     """
+    content = _content(partial)
+    card = content.pop(CARD)
     held = {name: hash_files(folder / name) for name in _there(folder, content)}
     if changed := [name for name in held if held[name] != content[name]]:
         _log.warning(

@@ -20,6 +20,7 @@ from cdejax.clustering.vectors import (
 )
 from cdejax.config import Config, VectorsConfig
 from cdejax.data.pairs import Pairs
+from tests.tiny import write_encoder
 
 TFIDF = Config(vectors=VectorsConfig(method="tfidf", dim=16))
 
@@ -171,8 +172,6 @@ def test_processes_write_their_shares_into_one_file(tmp_path, count):
 def test_shares_of_an_encoder_are_the_vectors_of_one_process(
     tmp_path, pairs_folder, minilm
 ):
-    from tests.tiny import write_encoder
-
     encoder = str(write_encoder(tmp_path / "encoder", minilm))
     settings = VectorsConfig(method="encoder", encoder=encoder, batch_size=2)
     one = Vectors.open(
@@ -187,7 +186,9 @@ def test_shares_of_an_encoder_are_the_vectors_of_one_process(
         np.testing.assert_allclose(found, getattr(one, side), atol=1e-6)
 
 
-def test_encoder_vectors_are_those_of_the_embedder(tmp_path, pairs_folder, monkeypatch):
+def test_encoder_vectors_are_those_of_the_embedder(
+    tmp_path, pairs_folder, minilm, monkeypatch
+):
     class Embedder:
         context_size = None
 
@@ -199,11 +200,8 @@ def test_encoder_vectors_are_those_of_the_embedder(tmp_path, pairs_folder, monke
                 yield np.array([[n, kind == "query", 1] for n in lengths], np.float32)
 
     monkeypatch.setattr("cdejax.embedder.load", lambda folder: Embedder())
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    settings = VectorsConfig(
-        method="encoder", encoder=str(tmp_path / "model"), batch_size=2
-    )
+    folder = write_encoder(tmp_path / "model", minilm)
+    settings = VectorsConfig(method="encoder", encoder=str(folder), batch_size=2)
     config = Config(vectors=settings)
     vectors = Vectors.open(vectors_stage(config, tmp_path / "a", pairs_folder))
     pairs = Pairs.open(pairs_folder)
