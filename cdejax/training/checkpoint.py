@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import shutil
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -56,6 +58,7 @@ class Checkpoints:
         import orbax.checkpoint as ocp
 
         logging.getLogger("absl").addFilter(_said_by_us)
+        _hide_late_writes()
         self._ocp, self._alone, self._keep = ocp, alone, keep
         self.folder = Path(folder).resolve()
         self._checkpointer = ocp.AsyncCheckpointer(
@@ -361,6 +364,22 @@ def _remove(path: Path) -> None:
 def _said_by_us(record: logging.LogRecord) -> bool:
     """Whether to log: Orbax logs tracebacks of what it raises, thread by thread."""
     return record.levelno < logging.ERROR or "orbax" not in record.pathname
+
+
+@functools.cache
+def _hide_late_writes() -> None:
+    """Hides tracebacks of writes that end behind one that failed.
+
+    Orbax has closed their event loop by then, and TensorStore prints that for each. Why
+    the checkpoint could not be written is said once, by `Checkpoints`.
+    """
+    shown = sys.excepthook
+
+    def show(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if not (kind is RuntimeError and str(error) == "Event loop is closed"):
+            shown(kind, error, trace)
+
+    sys.excepthook = show
 
 
 def _first_line(error: BaseException) -> str:

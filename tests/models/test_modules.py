@@ -46,7 +46,10 @@ def write(folder, modules):
     modules = [st.Pooling(SIZE), *modules]
     kinds = ["Transformer", *(type(module).__name__ for module in modules)]
     listed = [
-        {"type": f"some.version.{kind}", "path": f"{i}_{kind}" if i else ""}
+        {
+            "type": f"sentence_transformers.models.{kind}",
+            "path": f"{i}_{kind}" if i else "",
+        }
         for i, kind in enumerate(kinds)
     ]
     (folder / "modules.json").write_text(json.dumps(listed))
