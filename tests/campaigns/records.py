@@ -39,7 +39,7 @@ class Records:
 
     def add(self, verdict: str, **trial: Any) -> None:
         """Writes down one trial and prints it."""
-        line = json.dumps({"verdict": verdict, **trial}, ensure_ascii=False)
+        line = json.dumps({"verdict": verdict, **trial})
         with open(self.file, "a", encoding="utf-8") as stream:
             stream.write(line + "\n")
         sys.stdout.write(line[:400] + "\n")
