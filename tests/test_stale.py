@@ -133,7 +133,7 @@ def test_inputs_are_read_once_for_their_hash(world, monkeypatch):
     sources += [world / "encoder" / name for name in names]
     for path in map(str, sources):
         assert OPENED[path] == first[path], path
-    # for its hash, for its first bytes (is it gzip?) and for its rows; weights for their
-    # hash alone, as Python sees it
+    # for its hash, for its first bytes (is it gzip?) and for its rows; weights for
+    # their hash alone, as Python sees it
     assert OPENED[str(world / "pairs.jsonl")] == 3
     assert OPENED[str(world / "encoder" / "model.safetensors")] == 1
