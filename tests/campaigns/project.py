@@ -21,8 +21,9 @@ from tests.tiny import write_recipe
 
 VOLATILE = {"created", "pairs_per_second", "tokens_per_second", "loader_wait_share"}
 """Keys of JSON files that tell of the clock."""
-UNCOMPARED = ("tensorboard", ".lock", "metrics.jsonl")
-"""Names of files and folders that tell of the way, not of the result."""
+UNCOMPARED = ("tensorboard", ".lock", "metrics.jsonl", "digests.json")
+"""Names of files and folders that tell of the way, not of the result. Digests cover the
+manifest with its time; commands compare files with them when they read."""
 TRAINED = "runs/tiny/contextual"
 _SECONDS = 900
 
@@ -154,13 +155,16 @@ COMMANDS: dict[str, list[str]] = {
 def digests(folder: Path) -> dict[str, str]:
     """Digest of every result below a folder, by its relative path.
 
-    JSON files count without what the clock decides, checkpoints by their arrays.
+    JSON files count without what the clock decides, checkpoints by their arrays, files
+    of records by their records.
     """
     found = {}
     for path in _results(folder):
         name = str(path.relative_to(folder))
         if path.is_dir():
             found[name] = _arrays(path)
+        elif ".array_record" in path.name:  # its blocks differ from run to run
+            found[name] = _of(repr(_records(path)))
         elif path.suffix == ".json":
             found[name] = _of(json.dumps(_timeless(json.loads(path.read_bytes()))))
         else:
@@ -195,6 +199,16 @@ def _arrays(checkpoint: Path) -> str:
     for name in sorted(state):
         digest.update(name.encode() + np.asarray(state[name]).tobytes())
     return digest.hexdigest()
+
+
+def _records(file: Path) -> list[bytes]:
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    reader = ArrayRecordReader(str(file))
+    try:
+        return reader.read_all()
+    finally:
+        reader.close()
 
 
 def _timeless(value: Any) -> Any:
