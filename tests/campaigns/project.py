@@ -183,12 +183,18 @@ def _results(folder: Path) -> Iterator[Path]:
         if path.name in UNCOMPARED or path.name.endswith(".partial"):
             continue
         if path.is_dir() and path.parent.name in ("checkpoints", "best"):
-            if path.name.isdigit():
+            if path.name == _newest(path.parent):
                 yield path
         elif path.is_dir():
             yield from _results(path)
         else:
             yield path
+
+
+def _newest(folder: Path) -> str:
+    """A kill may leave one more of the older checkpoints, which nothing reads then."""
+    numbers = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+    return str(max(numbers, default=""))
 
 
 def _arrays(checkpoint: Path) -> str:
