@@ -163,7 +163,7 @@ def digests(folder: Path) -> dict[str, str]:
         name = str(path.relative_to(folder))
         if path.is_dir():
             found[name] = _arrays(path)
-        elif ".array_record" in path.name:  # its blocks differ from run to run
+        elif ".array_record" in path.name:
             found[name] = _of(repr(_records(path)))
         elif path.suffix == ".json":
             found[name] = _of(json.dumps(_timeless(json.loads(path.read_bytes()))))
@@ -208,11 +208,12 @@ def _arrays(checkpoint: Path) -> str:
 
 
 def _records(file: Path) -> list[bytes]:
+    """The bytes of each record, sorted: protobuf writes its maps in any order."""
     from array_record.python.array_record_module import ArrayRecordReader
 
     reader = ArrayRecordReader(str(file))
     try:
-        return reader.read_all()
+        return [bytes(sorted(record)) for record in reader.read_all()]
     finally:
         reader.close()
 
