@@ -43,8 +43,10 @@ def describe_variant(name: str, config: Config) -> dict[str, Any]:
     results = known_results(config, name)
     if not results:
         return metadata
-    chosen = results[0].settings["checkpoint"]
-    return metadata | {"scores": _scores(results, config), "Checkpoint": chosen}
+    metadata["scores"] = _scores(results, config)
+    if chosen := results[0].settings.get("checkpoint"):
+        metadata["Checkpoint"] = chosen
+    return metadata
 
 
 def _scores(results: Sequence[Result], config: Config) -> dict[str, str]:

@@ -183,13 +183,17 @@ def _results(system: System, collections: Mapping[str, Collection]) -> Iterator[
         seed=config.seed,
         show_progress=True,
     )
-    told = {} if start else {"checkpoint": _checkpoint(system)}
+    chosen = None if start else _checkpoint(system)
+    told = {"checkpoint": chosen} if chosen else {}
     for result in results:
         yield dataclasses.replace(result, settings=result.settings | told)
 
 
-def _checkpoint(system: System) -> str:
-    """Which of a trained variant's checkpoints is evaluated, and what chose it."""
+def _checkpoint(system: System) -> str | None:
+    """The chosen checkpoint that is evaluated, and on what it was chosen.
+
+    None where nothing was chosen: the last checkpoint is evaluated.
+    """
     from cdejax.data.pairs import Pairs
     from cdejax.retrieval.collections import validation_collection
     from cdejax.training.start import BEST
@@ -198,7 +202,7 @@ def _checkpoint(system: System) -> str:
     pairs = Pairs.open(Stages(config).pairs())
     on = validation_collection(pairs, config.validation_share, config.seed)
     if on is None:
-        return f"{system.name}: the last checkpoint, none was chosen"
+        return None
     step = artifacts.read_json(best / "best.json")["step"]
     return (
         f"{system.name}: checkpoint of step {step:,}, the best on {len(on.queries):,} "

@@ -24,7 +24,7 @@ _UNREAD = -0.7 * float(jnp.finfo(jnp.float32).max)
 
 
 def blocked_refuses(q: Float[Array, "batch queries heads head_dim"]) -> str | None:
-    """Why it cannot be done so, if so."""
+    """Reason why this kernel cannot run, or None."""
     return None if q.dtype == jnp.float32 else "attention in blocks takes float32"
 
 

@@ -57,7 +57,7 @@ def build_model(config: Config, mesh: Mesh | None = None) -> Model:
     """The model before its first step, from the folder `model.encoder`.
 
     Heads start harmless: the embeddings are the encoder's own. A folder that holds a
-    contextual encoder, or a biencoder with a head, is gone on with as it is.
+    contextual encoder, or a biencoder with a head, is used unchanged.
 
     Args:
       config: the recipe.
