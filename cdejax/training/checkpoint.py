@@ -58,6 +58,7 @@ class Checkpoints:
         import orbax.checkpoint as ocp
 
         logging.getLogger("absl").addFilter(_said_by_us)
+        logging.getLogger("asyncio").addFilter(_was_retrieved)
         _hide_late_writes()
         self._ocp, self._alone, self._keep = ocp, alone, keep
         self.folder = Path(folder).resolve()
@@ -366,6 +367,11 @@ def _said_by_us(record: logging.LogRecord) -> bool:
     return record.levelno < logging.ERROR or "orbax" not in record.pathname
 
 
+def _was_retrieved(record: logging.LogRecord) -> bool:
+    """Whether to log: of writes that fail together, Orbax awaits the first alone."""
+    return "exception was never retrieved" not in record.getMessage()
+
+
 @functools.cache
 def _hide_late_writes() -> None:
     """Hides tracebacks of writes that end behind one that failed.
@@ -373,13 +379,13 @@ def _hide_late_writes() -> None:
     Orbax has closed their event loop by then, and TensorStore prints that for each. Why
     the checkpoint could not be written is said once, by `Checkpoints`.
     """
-    shown = sys.excepthook
+    shown = sys.unraisablehook
 
-    def show(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        if not (kind is RuntimeError and str(error) == "Event loop is closed"):
-            shown(kind, error, trace)
+    def show(late: sys.UnraisableHookArgs) -> None:
+        if str(late.exc_value) != "Event loop is closed":
+            shown(late)
 
-    sys.excepthook = show
+    sys.unraisablehook = show
 
 
 def _first_line(error: BaseException) -> str:
