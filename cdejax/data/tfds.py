@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -166,6 +166,7 @@ def _write_records(
     from array_record.python.array_record_module import ArrayRecordWriter
 
     lengths: list[int] = []
+    serialise = _serialiser(features)
     size, writer = 0, None
     with progress("write TFDS", None) as advance:
         for row, pair in enumerate(pairs):
@@ -177,7 +178,7 @@ def _write_records(
             fields = ("query", "document", "domain", "negatives", *ids)
             example = {field: getattr(pair, field) for field in fields}
             example["negatives"] = list(pair.negatives)
-            record = features.serialize_example(example)
+            record = serialise(example)
             writer.write(record)  # type: ignore[union-attr]
             lengths[-1] += 1
             size += len(record)
@@ -188,6 +189,19 @@ def _write_records(
         name = f"{NAME}-train.array_record-{shard:05d}-of-{len(lengths):05d}"
         _shard(folder, shard * SHARD_ROWS).rename(folder / name)
     return lengths, size
+
+
+def _serialiser(features: Any) -> Callable[[dict[str, Any]], bytes]:
+    """Like `features.serialize_example`, but the same bytes in every process."""
+    from tensorflow_datasets.core.example_serializer import ExampleSerializer
+
+    serializer = ExampleSerializer(features.get_serialized_info())
+
+    def serialise(example: dict[str, Any]) -> bytes:
+        message = serializer.get_tf_example(features.encode_example(example))
+        return message.SerializeToString(deterministic=True)
+
+    return serialise
 
 
 def _shard(folder: Path, row: int) -> Path:

@@ -1,6 +1,7 @@
 """TFDS without TensorFlow: what is written comes back."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,6 +26,14 @@ ROWS = [
     }
     for i in range(10)
 ]
+WRITE = """
+import sys
+from cdejax.config import ColumnsConfig, DataConfig, SourceConfig
+from cdejax.data.tfds import write_tfds
+columns = ColumnsConfig(negatives="negatives", domain="domain")
+source = SourceConfig(path=sys.argv[1], columns=columns)
+write_tfds(DataConfig(sources=(source,)), sys.argv[2])
+"""
 COLUMNS = ColumnsConfig(negatives="negatives", domain="domain")
 
 
@@ -45,6 +54,18 @@ def test_round_trip(config: DataConfig, tmp_path: Path) -> None:
     assert rows[3].place == f"{path} row 4"
     assert read_source(source).total == 10
     assert "tensorflow" not in sys.modules
+
+
+def test_every_process_writes_the_same_bytes(config: DataConfig, tmp_path) -> None:
+    argv = [sys.executable, "-c", WRITE, config.sources[0].path]
+    folders = [tmp_path / "one", tmp_path / "other"]
+    for folder in folders:
+        subprocess.run([*argv, str(folder)], check=True)
+    names = [path.name for path in (folders[0] / "pairs/1.0.0").iterdir()]
+    assert len(names) == 3
+    for name in names:
+        one, other = ((f / "pairs/1.0.0" / name).read_bytes() for f in folders)
+        assert one == other
 
 
 def test_read_by_tfds_itself(config: DataConfig, tmp_path: Path) -> None:
