@@ -20,7 +20,7 @@ from cdejax.config import Config
 from cdejax.config_io import variant
 from cdejax.distributed import is_main, main_first, main_only
 from cdejax.paths import resolve_folder
-from cdejax.preflight import check_inputs, check_pairs
+from cdejax.preflight import check_inputs, check_pairs, check_sources
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -213,7 +213,10 @@ def run_plan(config: Config) -> str:
 
 
 def _each(config: Config, stage: Callable[[Stages], Path]) -> str:
-    paths = [stage(Stages(resolved)) for resolved in variants_of(config).values()]
+    variants = variants_of(config).values()
+    for resolved in variants:  # before the first of them is read
+        check_sources(resolved)
+    paths = [stage(Stages(resolved)) for resolved in variants]
     return "\n".join(str(path) for path in dict.fromkeys(paths))
 
 

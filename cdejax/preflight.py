@@ -20,17 +20,27 @@ def check_inputs(config: Config) -> None:
       ValueError: something is missing, cannot be read or does not fit the recipe.
     """
     from cdejax.clustering.files import load_npy
-    from cdejax.data.sources import check_source
 
     check_models(config)
-    for source in config.data.sources:
-        check_source(source)
+    check_sources(config)
     if config.vectors.method == "file":
         for side in ("queries", "documents"):
             path = Path(getattr(config.vectors, side))
             load_npy(path, f"vectors.{side}: {path}")
     if config.plan.kind == "file" and not Path(config.plan.path or "").exists():
         raise ValueError(f"plan.path: {config.plan.path}: no such file or folder")
+
+
+def check_sources(config: Config) -> None:
+    """Looks at the first rows of every source.
+
+    Raises:
+      ValueError: a source is not there, cannot be read, or lacks a column.
+    """
+    from cdejax.data.sources import check_source
+
+    for source in config.data.sources:
+        check_source(source)
 
 
 def check_models(config: Config) -> None:

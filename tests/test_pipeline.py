@@ -291,6 +291,17 @@ def test_missing_folders_are_found_before_any_work(recipe, tmp_path, overrides, 
     assert not (tmp_path / "out").exists()
 
 
+def test_a_stage_looks_at_every_source_before_it_reads_one(recipe, tmp_path):
+    good, bad = str(recipe.parent / "pairs.jsonl"), tmp_path / "bad.jsonl"
+    bad.write_text('{"question": "a", "answer": "b"}\n')
+    sources = {"data": {"sources": [{"path": good}, {"path": str(bad)}]}}
+    config = load_config(recipe, {**sources, "output": str(tmp_path / "out")})
+    for stage in (pipeline.run_pairs, pipeline.run_tfds, pipeline.run_plan):
+        with pytest.raises(ValueError, match=r"bad\.jsonl: no column .query."):
+            stage(config)
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_encoder_that_cannot_be_loaded_is_found_before_any_work(recipe, tmp_path):
     config = load_config(recipe)
     broken = tmp_path / "broken"

@@ -111,12 +111,17 @@ class Checkpoints:
             digests.write_digests(self._path(step), own, name)
             if is_main():
                 durable.sync_tree(self.folder)
-                for old in saved_steps(self.folder)[: -self._keep]:
-                    _remove(self._path(old))
+                self._remove_older(step)
         except BaseException:
             if is_main():
                 self._clear()  # space for what else is to be written
             raise
+
+    def _remove_older(self, step: int) -> None:
+        """Leaves `keep` checkpoints up to this one, which is whole."""
+        steps = [found for found in saved_steps(self.folder) if found <= step]
+        for old in steps[: -self._keep]:
+            _remove(self._path(old))
 
     def _clear(self) -> None:
         """Makes the folder, and removes what a killed run left half-done."""
@@ -178,6 +183,8 @@ class Checkpoints:
             fine = not isinstance(found, _Unread)
             if fine if self._alone else agree(fine):
                 self._set_aside(unread, step)
+                if not self._alone:
+                    main_only("older", functools.partial(self._remove_older, step))
                 return step, found  # type: ignore[return-value]
             unread.append(
                 found

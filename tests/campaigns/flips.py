@@ -89,7 +89,8 @@ def trial(project: Project, kind: Kind, rng: random.Random) -> tuple[str, dict]:
     told["files"] = differing(digests(project.work), whole)[:20]
     if any(word in ended.said for word in _WORDS):
         return "noticed", told
-    return ("silent" if set(told["files"]) - {told["file"]} else "harmless"), told
+    others = [name for name in told["files"] if not told["file"].startswith(name)]
+    return ("silent" if others else "harmless"), told
 
 
 def _has_bits(path: Path) -> bool:

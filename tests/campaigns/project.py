@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -21,6 +22,8 @@ from tests.tiny import write_recipe
 
 VOLATILE = {"created", "pairs_per_second", "tokens_per_second", "loader_wait_share"}
 """Keys of JSON files that tell of the clock."""
+_OF_BYTES = {"fingerprint", "spec"}
+"""Keys of an evaluation's manifest that tell of the bytes of a checkpoint's files."""
 UNCOMPARED = ("tensorboard", ".lock", "metrics.jsonl", "digests.json")
 """Names of files and folders that tell of the way, not of the result. Digests cover the
 manifest with its time; commands compare files with them when they read."""
@@ -155,16 +158,15 @@ COMMANDS: dict[str, list[str]] = {
 def digests(folder: Path) -> dict[str, str]:
     """Digest of every result below a folder, by its relative path.
 
-    JSON files count without what the clock decides, checkpoints by their arrays, files
-    of records by their records.
+    JSON files count without what the clock decides, checkpoints by their arrays.
+    Evaluations are named after their systems: their own names tell of the bytes of a
+    checkpoint's files, which differ where its arrays do not.
     """
     found = {}
     for path in _results(folder):
-        name = str(path.relative_to(folder))
+        name = _name(path, folder)
         if path.is_dir():
             found[name] = _arrays(path)
-        elif ".array_record" in path.name:
-            found[name] = _of(repr(_records(path)))
         elif path.suffix == ".json":
             found[name] = _of(_timeless_text(path))
         else:
@@ -180,51 +182,49 @@ def differing(ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
 
 def _results(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
-        if path.name in UNCOMPARED or path.name.endswith(".partial"):
+        if path.name in UNCOMPARED or path.name.endswith((".partial", ".damaged")):
             continue
         if path.is_dir() and path.parent.name in ("checkpoints", "best"):
-            if path.name == _newest(path.parent):
-                yield path
+            yield path
         elif path.is_dir():
             yield from _results(path)
         else:
             yield path
 
 
-def _newest(folder: Path) -> str:
-    """A kill may leave one more of the older checkpoints, which nothing reads then."""
-    numbers = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
-    return str(max(numbers, default=""))
+def _name(path: Path, folder: Path) -> str:
+    name = path.relative_to(folder).as_posix()
+    if path.parent.name.startswith("evaluation-"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            manifest = json.loads((path.parent / "manifest.json").read_bytes())
+            system = manifest["spec"]["system"]
+            return name.replace(path.parent.name, f"evaluation of {system}")
+    return name
 
 
 def _arrays(checkpoint: Path) -> str:
     import orbax.checkpoint as ocp
 
-    state = ocp.StandardCheckpointer().restore(checkpoint / "default")
+    try:
+        state = ocp.StandardCheckpointer().restore(checkpoint / "default")
+    except Exception as error:  # a bit of it was flipped
+        return f"cannot be restored: {type(error).__name__}"
     digest = hashlib.blake2b()
     for name in sorted(state):
         digest.update(name.encode() + np.asarray(state[name]).tobytes())
     return digest.hexdigest()
 
 
-def _records(file: Path) -> list[bytes]:
-    """The bytes of each record, sorted: protobuf writes its maps in any order."""
-    from array_record.python.array_record_module import ArrayRecordReader
-
-    reader = ArrayRecordReader(str(file))
-    try:
-        return [bytes(sorted(record)) for record in reader.read_all()]
-    finally:
-        reader.close()
-
-
 def _timeless_text(file: Path) -> str:
     """A JSON file without what tells of the clock; as it is where a bit was flipped."""
     content = file.read_bytes()
     try:
-        return json.dumps(_timeless(json.loads(content)))
+        value = _timeless(json.loads(content))
     except ValueError:
         return content.hex()
+    if file.name == "manifest.json" and file.parent.name.startswith("evaluation-"):
+        value = {key: found for key, found in value.items() if key not in _OF_BYTES}
+    return json.dumps(value)
 
 
 def _timeless(value: Any) -> Any:

@@ -51,6 +51,20 @@ def test_keeps_the_latest_ones(tmp_path):
     assert Checkpoints(tmp_path, keep=2).steps() == [2, 3]
 
 
+def test_what_a_kill_left_of_older_ones_is_removed(tmp_path):
+    mesh, state = state_on(1)
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (2, 3):
+        checkpoints.save(step, state)
+    checkpoints.close()
+    shutil.copytree(tmp_path / "2", tmp_path / "1")
+    alone = Checkpoints(tmp_path, keep=1, alone=True)
+    assert alone.restore_latest(state, mesh)[0] == 3
+    assert alone.steps() == [1, 2, 3]
+    assert read(tmp_path, state, mesh)[0] == 3
+    assert Checkpoints(tmp_path, keep=2).steps() == [2, 3]
+
+
 def test_nothing_there_is_no_checkpoint(tmp_path):
     mesh, state = state_on(1)
     assert Checkpoints(tmp_path, keep=1).restore_latest(state, mesh) is None
