@@ -13,6 +13,7 @@ from typing import Any
 
 from cdejax import durable, guarded
 from cdejax.distributed import is_main
+from cdejax.training.events import EventFile
 
 FILE = "metrics.jsonl"
 _MAX_BYTES = 1 << 33
@@ -58,45 +59,29 @@ class MetricsLog:
 
 
 class _Board:
-    """TensorBoard's files, written at once: a queue blocks when its thread has died."""
+    """TensorBoard's file, for as long as it can be written."""
 
     def __init__(self, folder: Path, start: int):
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto import event_pb2
-
-        self._proto: Any = event_pb2
-        self._events: EventsWriter | None = None
+        self._file: EventFile | None = None
         with self._or_without():
-            folder.mkdir(parents=True, exist_ok=True)
-            self._events = EventsWriter(str(folder / "events"))
-            begun = self._proto.SessionLog(status=self._proto.SessionLog.START)
-            self._write(step=start, session_log=begun)  # purges what is behind it
+            self._file = EventFile(folder, start)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        from tensorboardX.summary import scalar
-
         with self._or_without():
-            for name, value in values.items():
-                self._write(step=step, summary=scalar(name, value))
-            if self._events is not None:
-                self._events.flush()
+            if self._file is not None:
+                self._file.add(step, values)
 
     def close(self) -> None:
         with self._or_without():
-            if self._events is not None:
-                self._events.close()
-
-    def _write(self, **content: Any) -> None:
-        if self._events is not None:
-            event = self._proto.Event(wall_time=time.time(), **content)
-            self._events.write_event(event)
+            if self._file is not None:
+                self._file.close()
 
     @contextlib.contextmanager
     def _or_without(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            self._events = None
+            self._file = None
             _log.warning("no more is written for TensorBoard: %s", error)
 
 
