@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any
 
 from cdejax import durable, guarded
 from cdejax.distributed import is_main
-from cdejax.training.events import EventFile
 
 FILE = "metrics.jsonl"
 _MAX_BYTES = 1 << 33
@@ -59,30 +59,60 @@ class MetricsLog:
 
 
 class _Board:
-    """TensorBoard's file, for as long as it can be written."""
+    """TensorBoard's files, written at once: a queue blocks when its thread has died."""
 
     def __init__(self, folder: Path, start: int):
-        self._file: EventFile | None = None
+        with _without_torch():
+            from tensorboardX.event_file_writer import EventsWriter
+            from tensorboardX.proto import event_pb2
+
+        self._proto: Any = event_pb2
+        self._events: EventsWriter | None = None
         with self._or_without():
-            self._file = EventFile(folder, start)
+            folder.mkdir(parents=True, exist_ok=True)
+            self._events = EventsWriter(str(folder / "events"))
+            begun = self._proto.SessionLog(status=self._proto.SessionLog.START)
+            self._write(step=start, session_log=begun)  # purges what is behind it
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
+        from tensorboardX.summary import scalar
+
         with self._or_without():
-            if self._file is not None:
-                self._file.add(step, values)
+            for name, value in values.items():
+                self._write(step=step, summary=scalar(name, value))
+            if self._events is not None:
+                self._events.flush()
 
     def close(self) -> None:
         with self._or_without():
-            if self._file is not None:
-                self._file.close()
+            if self._events is not None:
+                self._events.close()
+
+    def _write(self, **content: Any) -> None:
+        if self._events is not None:
+            event = self._proto.Event(wall_time=time.time(), **content)
+            self._events.write_event(event)
 
     @contextlib.contextmanager
     def _or_without(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            self._file = None
+            self._events = None
             _log.warning("no more is written for TensorBoard: %s", error)
+
+
+@contextlib.contextmanager
+def _without_torch() -> Iterator[None]:
+    """tensorboardX loads torch where it finds it: seconds, for nothing we write."""
+    if "torch" in sys.modules:
+        yield
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]  # "not installed"
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
