@@ -22,9 +22,11 @@ from flax import nnx
 from cdejax import pipeline
 from cdejax.artifacts import exclusive
 from cdejax.config_io import load_config
+from cdejax.digests import files_of, read_digests
 from cdejax.launch import GRACE_SECONDS, launch
 from cdejax.options import LaunchOptions
 from cdejax.training import loop
+from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.metrics import read_metrics
 from cdejax.training.start import build_model
 from tests.tiny import write_recipe
@@ -216,6 +218,32 @@ def test_only_process_0_writes_and_speaks(trained):
     assert out.splitlines().count(str(folder)) == 1
     assert "cdejax.training.loop" in err
     assert not said_by_others(err)
+
+
+def test_each_process_digests_the_files_that_it_wrote(trained, tmp_path):
+    folder, *_ = trained("biencoder")
+    step = max(checkpoints(folder))
+    copy = tmp_path / "checkpoints"
+    shutil.copytree(folder / "checkpoints" / str(step), copy / str(step))
+    tables = [
+        read_digests(copy / str(step) / f"digests.{number}-2.json")
+        for number in range(2)
+    ]
+    written = {path.relative_to(copy / str(step)) for path in files_of(copy)}
+    names = {path.as_posix() for path in written if "digests." not in path.name}
+    assert not tables[0].keys() & tables[1].keys()
+    assert tables[0].keys() | tables[1].keys() == names
+    kept = Checkpoints(copy, keep=2, alone=True)
+    assert kept.damage(step) is None
+    for table in tables:
+        name = max(table, key=lambda name: table[name][0])
+        path = copy / str(step) / name
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        assert f"{name} is damaged" in (kept.damage(step) or "")
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
 
 
 def _cut_back(source, target, step):
