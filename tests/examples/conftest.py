@@ -1,5 +1,6 @@
 """Runs the scripts of examples/, as users do or (sooner) in this process."""
 
+import json
 import runpy
 import subprocess
 import sys
@@ -28,8 +29,32 @@ def run_script(name: str, *arguments: str | Path) -> str:
     return done.stdout
 
 
+ONE_BY_ONE = """
+import contextlib, io, json, runpy, sys
+sys.path.insert(0, sys.argv[1])
+printed = []
+for sys.argv in json.loads(sys.argv[2]):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    printed.append(out.getvalue())
+print(json.dumps(printed))
+"""
+
+
+def run_scripts(*commands: tuple[str | Path, ...]) -> list[str]:
+    """What each of several prints, run one after another in one new process."""
+    given = [[str(EXAMPLES / name), *map(str, rest)] for name, *rest in commands]
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_BY_ONE, EXAMPLES, json.dumps(given)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @pytest.fixture
-def run_again(monkeypatch, capsys) -> Callable[..., str]:
+def run_here(monkeypatch, capsys) -> Callable[..., str]:
     """The same in this process, where models are compiled already."""
 
     def run(name: str, *arguments: str | Path) -> str:

@@ -14,8 +14,8 @@ def test_the_loss_falls_in_a_plain_optax_loop(encoder):
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_linen_pure_function_and_nnx_give_the_same(encoder):
-    printed = run_script("linen_bridge.py", encoder)
+def test_linen_pure_function_and_nnx_give_the_same(encoder, run_here):
+    printed = run_here("linen_bridge.py", encoder)
     assert printed.count("equal") == 3
 
 
