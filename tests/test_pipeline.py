@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -22,6 +23,7 @@ from cdejax import artifacts, pipeline
 from cdejax.cli import main
 from cdejax.config_io import load_config
 from cdejax.training.metrics import read_metrics
+from tests.shared import made_once
 from tests.tiny import write_recipe
 
 
@@ -31,15 +33,45 @@ def recipe(tmp_path_factory, minilm):
         "shuffled": {"plan": {"kind": "shuffled"}},
         "contextual": {"model": {"kind": "contextual"}},
     }
-    return write_recipe(tmp_path_factory.mktemp("recipe"), minilm, variants=variants)
+
+    def make(folder):
+        plan = {"epochs": 4}  # or a run might end before it can be killed
+        training = {"compilation_cache": str(folder / "compiled")}
+        write_recipe(folder, minilm, plan=plan, training=training, variants=variants)
+
+    return made_once(tmp_path_factory, "recipe", make) / "recipe.yaml"
+
+
+class Finished(NamedTuple):
+    """The run's folder after `cdejax run`, and what it printed."""
+
+    folder: Path
+    out: str
+    err: str
 
 
 @pytest.fixture(scope="module")
-def finished(recipe):
-    """The run's folder after `cdejax run`, and what it printed."""
-    done = cdejax("run", recipe)
-    assert done.returncode == 0, done.stderr
-    return recipe.parent / "runs" / "tiny", done.stdout
+def finished(recipe, tmp_path_factory):
+    """All tests read it; one runs it again, and no other may hold it."""
+
+    def make(folder):
+        done = cdejax("run", recipe)
+        assert done.returncode == 0, done.stderr
+        (folder / "out").write_text(done.stdout)
+        (folder / "err").write_text(done.stderr)
+
+    said = made_once(tmp_path_factory, "run", make)
+    out, err = ((said / name).read_text() for name in ("out", "err"))
+    return Finished(recipe.parent / "runs" / "tiny", out, err)
+
+
+@pytest.fixture
+def prepared(finished, tmp_path):
+    """Settings of a run of its own, for which all stages before training are there."""
+    (tmp_path / "tiny").mkdir()
+    artefacts = finished.folder / "artifacts"
+    (tmp_path / "tiny" / "artifacts").symlink_to(artefacts)
+    return ["--set", f"output={tmp_path}"]
 
 
 def cdejax(command, recipe, *arguments, **options):
@@ -52,7 +84,7 @@ def cdejax(command, recipe, *arguments, **options):
 
 
 def test_leaves_table_pictures_and_exports(finished):
-    folder, printed = finished
+    folder, printed, _ = finished
     for system in ("BM25", "untrained start (biencoder)", "shuffled", "contextual"):
         assert system in printed
     assert "nDCG@10" in printed
@@ -69,9 +101,9 @@ def test_leaves_table_pictures_and_exports(finished):
 
 @pytest.mark.parametrize("variant", ["shuffled", "contextual"])
 def test_model_cards_tell_recipe_and_scores(finished, recipe, variant, tmp_path):
-    card = (finished[0] / variant / "export" / "README.md").read_text()
+    card = (finished.folder / variant / "export" / "README.md").read_text()
     assert f"cdejax evaluate --config recipe.yaml --variant {variant}\n" in card
-    rows = json.loads((finished[0] / "report" / "summary.json").read_text())
+    rows = json.loads((finished.folder / "report" / "summary.json").read_text())
     [row] = [row for row in rows if row["system"] == variant]
     score = row["measures"]["nDCG@10"]
     text = f"nDCG@10 {score['mean']:.4f} [{score['low']:.4f}, {score['high']:.4f}]"
@@ -88,7 +120,7 @@ def test_model_cards_tell_recipe_and_scores(finished, recipe, variant, tmp_path)
 
 
 def test_training_learns(finished):
-    folder, _ = finished
+    folder = finished.folder
     for name in ("shuffled", "contextual"):
         losses = [x["loss"] for x in read_metrics(folder / name) if "loss" in x]
         assert len(losses) > 20
@@ -100,7 +132,7 @@ def test_training_learns(finished):
 
 
 def test_metrics_have_all_that_was_promised(finished):
-    line = next(x for x in read_metrics(finished[0] / "contextual") if "loss" in x)
+    line = next(x for x in read_metrics(finished.folder / "contextual") if "loss" in x)
     assert set(line) >= {
         *("loss", "accuracy", "hardness", "masked_share", "gradient_norm"),
         *("learning_rate", "pairs_per_second", "tokens_per_second"),
@@ -108,15 +140,14 @@ def test_metrics_have_all_that_was_promised(finished):
     }
     assert 0 <= line["loader_wait_share"] <= 1
     assert 0 < line["padding_efficiency"] <= 1
-    assert list((finished[0] / "contextual" / "tensorboard").glob("events*"))
+    assert list((finished.folder / "contextual" / "tensorboard").glob("events*"))
 
 
 def test_runs_again_for_free(finished, recipe):
-    folder, _ = finished
+    folder = finished.folder
     before = {p: p.stat().st_mtime_ns for p in (folder / "artifacts").iterdir()}
     steps = len(read_metrics(folder / "shuffled"))
-    done = cdejax("run", recipe)
-    assert done.returncode == 0, done.stderr
+    main(["run", "--config", str(recipe)])
     after = {p: p.stat().st_mtime_ns for p in (folder / "artifacts").iterdir()}
     assert before == after
     new = read_metrics(folder / "shuffled")[steps:]
@@ -126,12 +157,10 @@ def test_runs_again_for_free(finished, recipe):
 @pytest.mark.parametrize(
     "variant", [pytest.param("shuffled", marks=pytest.mark.slow), "contextual"]
 )
-def test_killed_and_resumed_is_bit_equal(recipe, variant, tmp_path):
-    options = ["--variant", variant, "--set", "plan.epochs=4"]
-    whole = cdejax("train", recipe, *options, "--set", f"output={tmp_path / 'whole'}")
-    assert whole.returncode == 0, whole.stderr
-    assert re.search(r"first step after \S+ s: \d+ functions compiled", whole.stderr)
-    output = [*options, "--set", f"output={tmp_path}"]
+def test_killed_and_resumed_is_bit_equal(finished, recipe, variant, tmp_path, prepared):
+    assert re.search(r"first step after \S+ s: \d+ functions compiled", finished.err)
+    anew = ["--set", "training.compilation_cache=null"]
+    output = ["--variant", variant, *prepared, *anew]
     run = tmp_path / "tiny" / variant
     argv = [sys.executable, "-m", "cdejax", "train", "--config", str(recipe), *output]
     process = subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -151,7 +180,7 @@ def test_killed_and_resumed_is_bit_equal(recipe, variant, tmp_path):
     assert 0 < start < lines[resumed]["total_steps"]
     assert start % 4 == 0
     assert steps == list(range(start + 1, lines[resumed]["total_steps"] + 1))
-    whole = _params(tmp_path / "whole" / "tiny" / variant)
+    whole = _params(finished.folder / variant)
     for ours, theirs in zip(_params(run), whole, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -172,28 +201,30 @@ def _params(run: Path):
     return [np.asarray(state[name]) for name in sorted(state)]
 
 
-def test_other_recipe_in_the_same_folder_is_refused(finished, recipe):
-    done = cdejax("train", recipe, "--set", "training.learning_rate=0.5")
-    assert done.returncode == 2
-    assert "training.learning_rate" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_other_recipe_in_the_same_folder_is_refused(
+    finished, recipe, tmp_path, prepared, capsys
+):
+    shutil.copytree(finished.folder / "shuffled", tmp_path / "tiny" / "shuffled")
+    other = ["--variant", "shuffled", "--set", "training.learning_rate=0.5"]
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--config", str(recipe), *prepared, *other])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert "training.learning_rate" in said
+    assert "Traceback" not in said
 
 
-def test_half_written_checkpoint_is_passed_over(finished, recipe, tmp_path):
+def test_half_written_checkpoint_is_passed_over(finished, recipe, tmp_path, prepared):
     """A checkpoint without its files, as a file system without renames leaves it."""
-    import shutil
-
-    folder, _ = finished
+    folder = finished.folder
     run = tmp_path / "tiny" / "shuffled"
-    shutil.copytree(folder, tmp_path / "tiny")
-    shutil.rmtree(tmp_path / "tiny" / "contextual")
+    shutil.copytree(folder / "shuffled", run)
     newest = _newest(run)
     for path in (run / "checkpoints" / str(newest) / "default").rglob("*"):
         if path.is_file() and path.name != "_CHECKPOINT_METADATA":
             path.unlink()
     (run / "checkpoints" / f"{newest + 4}.orbax-checkpoint-tmp").mkdir()
-    output = ["--set", f"output={tmp_path}", "--variant", "shuffled"]
-    done = cdejax("train", recipe, *output)
+    done = cdejax("train", recipe, *prepared, "--variant", "shuffled")
     assert done.returncode == 0, done.stderr
     assert f"checkpoint {newest} is damaged" in done.stderr
     events = [x for x in read_metrics(run) if "event" in x]
@@ -202,9 +233,9 @@ def test_half_written_checkpoint_is_passed_over(finished, recipe, tmp_path):
         np.testing.assert_array_equal(ours, whole)
 
 
-def test_not_finite_stops_and_names_the_batch(recipe, tmp_path):
-    output = ["--set", f"output={tmp_path}", "--variant", "shuffled"]
-    done = cdejax("train", recipe, *output, "--set", "training.learning_rate=1e30")
+def test_not_finite_stops_and_names_the_batch(recipe, tmp_path, prepared):
+    rate = ["--set", "training.learning_rate=1e30"]
+    done = cdejax("train", recipe, *prepared, "--variant", "shuffled", *rate)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     (dump,) = (tmp_path / "tiny" / "shuffled").glob("nonfinite-step-*.json")
@@ -217,7 +248,7 @@ def test_not_finite_stops_and_names_the_batch(recipe, tmp_path):
 def test_init_from_takes_the_weights_and_new_data(finished, recipe, tmp_path):
     from cdejax.training.start import build_model, initial_params
 
-    folder, _ = finished
+    folder = finished.folder
     config = load_config(recipe)
     resolved = pipeline.variants_of(config)["shuffled"]
     trained = pipeline.trained_model(resolved, "shuffled")
@@ -236,7 +267,7 @@ def test_dry_run_trains_nothing_and_says_what_would_happen(recipe, tmp_path):
     assert done.returncode == 0, done.stderr
     for words in (
         *("dropped an epoch", "cooking", "negatives a query", "padding efficiency"),
-        *("rows of", "memory a device", "FLOPs a step", "28 of 16 pairs"),
+        *("rows of", "memory a device", "FLOPs a step", "56 of 16 pairs"),
     ):
         assert words in done.stdout
     assert not list((tmp_path / "tiny").glob("*/checkpoints"))
@@ -247,7 +278,7 @@ def test_dry_run_trains_nothing_and_says_what_would_happen(recipe, tmp_path):
     [
         ("training.negatives_per_query=2", "the pairs have no hard negatives"),
         ("tokens.document.max_length=65", "has learned 64 positions; set it to 64"),
-        ("training.warmup_steps=99", "the plan has 30 steps"),
+        ("training.warmup_steps=99", "the plan has 60 steps"),
     ],
 )
 def test_recipe_that_does_not_fit_is_refused(recipe, tmp_path, capsys, setting, words):
@@ -345,7 +376,7 @@ def test_what_does_not_fit_the_pairs_is_found_right_after_them(
 def test_contextual_folder_is_gone_on_with_as_it_is(finished, recipe):
     from cdejax.training.start import build_model
 
-    export = finished[0] / "contextual" / "export"
+    export = finished.folder / "contextual" / "export"
     model = {"encoder": str(export), "kind": "contextual"}
     config = load_config(recipe, {"model": model})
     with_kind = pipeline.variants_of(config)["contextual"]
@@ -371,7 +402,7 @@ def test_contextual_folder_is_gone_on_with_as_it_is(finished, recipe):
 
 def test_upgrade_of_the_package_keeps_a_run(finished, recipe, monkeypatch):
     """Other stages, same settings: nothing is made again, and the run is ours."""
-    folder, _ = finished
+    folder = finished.folder
     before = sorted(p.name for p in (folder / "artifacts").iterdir())
     for stage in ("pairs", "tokens", "vectors", "clusters", "plan"):
         monkeypatch.setitem(artifacts.VERSIONS, stage, artifacts.VERSIONS[stage] + 1)
