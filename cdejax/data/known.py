@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int, Int32, Int64
+from jaxtyping import Bool, Int, Int32, Int64
 
 _QUERY = 32
 """Bits below a query's id in a key: content ids are non-negative and below 2^31."""
@@ -32,6 +32,12 @@ class KnownPositives:
             keys >> _QUERY, return_inverse=True, return_counts=True
         )
         return cls(keys[counts[owner] > 1])
+
+    def has_several(
+        self, query: Int[np.ndarray, "queries"]
+    ) -> Bool[np.ndarray, "queries"]:
+        """Which queries, given by content ids, are known to have several documents."""
+        return np.isin(query, self.keys >> _QUERY)
 
     def beyond_batch(
         self,

@@ -175,11 +175,16 @@ class BatchMaker:
         return real / max(computed, 1), real / max(best, 1)
 
     def _survey(self) -> int:
-        """One pass over the plan: known positives of a query at most."""
-        known = 0
+        """One pass over the plan: known positives of a query at most.
+
+        Steps in which no query has several are passed over: mostly, all are.
+        """
+        table, known = self.pairs.train, 0
+        several = self._known.has_several(self.pairs.query_content)
         with progress("look at known positives", self.plan.total_steps) as advance:
             for step in range(self.plan.total_steps):
-                known = max(known, self._known_ids(self._rows(step)).shape[1])
+                if several[table.query[self.plan.rows(step)]].any():
+                    known = max(known, self._known_ids(self._rows(step)).shape[1])
                 advance(1)
         return known
 

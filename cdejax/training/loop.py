@@ -200,7 +200,7 @@ class _Run:
         self.config, self.inputs, self.folder = config, inputs, folder
         self.evaluate, self.mesh = evaluate, mesh
         self.total = inputs.plan.total_steps
-        self.schedule = learning_rate(config.training, self.total)
+        self.schedule = jax.jit(learning_rate(config.training, self.total))
         optimizer = make_optimizer(config.training, self.total)
         with on_host():  # the model need not fit one device
             model: Model = build_model(config, mesh)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from cdejax.data.known import KnownPositives
 from cdejax.data.loader import batches
 from cdejax.data.ragged import Ragged, RaggedWriter
 from cdejax.training.batches import filled
@@ -210,3 +211,19 @@ def test_a_context_larger_than_a_batch_is_refused():
     )
     with pytest.raises(ValueError, match=message):
         make_batches(world(batch=16), context=17)
+
+
+@pytest.mark.parametrize("negatives", [0, 2])
+def test_known_positives_of_every_step_have_room_and_no_more(negatives):
+    maker = make_batches(world(negatives=negatives), negatives=negatives)
+    found = [
+        maker._known_ids(maker._rows(step)).shape[1]
+        for step in range(maker.plan.total_steps)
+    ]
+    assert maker.known_width == max(found) > 0
+
+
+def test_queries_with_several_documents_are_known():
+    known = KnownPositives.of(np.array([3, 3, 5, 5, 7]), np.array([1, 2, 4, 4, 9]))
+    found = known.has_several(np.array([7, 3, 5, 0, 3]))
+    assert found.tolist() == [False, True, False, False, True]
