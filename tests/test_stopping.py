@@ -19,9 +19,10 @@ LIMIT = 300
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory, minilm):
     """Of a run that takes far longer than any test, and saves at its end only."""
-    training = {"checkpoint_every": 1_000_000}
     folder = tmp_path_factory.mktemp("recipe")
-    return write_recipe(folder, minilm, training=training, plan={"epochs": 400})
+    training = {"checkpoint_every": 1_000_000}
+    training |= {"compilation_cache": str(folder / "compiled")}
+    return write_recipe(folder, minilm, training=training, plan={"epochs": 60})
 
 
 def start(recipe, *settings):
