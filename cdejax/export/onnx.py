@@ -16,8 +16,10 @@ from pathlib import Path
 import jax.numpy as jnp
 
 from cdejax import durable
+from cdejax.artifacts import exclusive
 from cdejax.embedder import Embedder, load
 from cdejax.export.onnx_check import Reference
+from cdejax.export.publish import clear, move
 from cdejax.folder import transformer_folder
 from cdejax.models import BakedEncoder
 from cdejax.paths import local_output, resolve_folder
@@ -117,13 +119,15 @@ def _check_output(folder: Path, output: Path) -> None:
 def _copy(folder: Path, output: Path, embedder: Embedder, int8: bool) -> None:
     """A copy with graphs; it gets its name when it is complete."""
     ignore = shutil.ignore_patterns("__pycache__", ".lock")
-    place = output.absolute().parent
-    with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=place) as made:
-        copy = Path(made) / output.name
-        shutil.copytree(folder, copy, ignore=ignore)
-        _add(copy, embedder, int8)
-        durable.sync_tree(copy)
-        durable.replace(copy, output)
+    partial = output.absolute().with_name(f".{output.name}.partial")
+    with exclusive(partial):
+        try:
+            clear(partial)
+            shutil.copytree(folder, partial, ignore=ignore, dirs_exist_ok=True)
+            _add(partial, embedder, int8)
+            move(partial, output)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _add(folder: Path, embedder: Embedder, int8: bool) -> None:

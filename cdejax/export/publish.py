@@ -60,7 +60,7 @@ def publish(
     partial = folder.with_name(f".{folder.name}.partial")
     with exclusive(partial):
         try:
-            _clear(partial)
+            clear(partial)
             write(partial)
             marker = _mark(partial, kind, metadata)
             if folder.is_dir() and any(folder.iterdir()):
@@ -69,7 +69,7 @@ def publish(
             else:
                 if check is not None:
                     check(partial)
-                _move(partial, folder)
+                move(partial, folder)
             return folder
         except OSError as error:
             raise ValueError(
@@ -116,8 +116,8 @@ def _check_place(folder: Path) -> None:
         )
 
 
-def _clear(folder: Path) -> None:
-    """Removes what a killed export left, but the lock."""
+def clear(folder: Path) -> None:
+    """Removes what a killed process left of a folder, but the lock."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -151,7 +151,7 @@ def _content(folder: Path) -> dict[str, str]:
     }
 
 
-def _move(partial: Path, folder: Path) -> None:
+def move(partial: Path, folder: Path) -> None:
     """Gives a complete folder its name; locked until now, no other run clears it."""
     durable.sync_tree(partial)
     durable.replace(partial, folder)

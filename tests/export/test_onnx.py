@@ -57,7 +57,7 @@ def plain(minilm, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def copied(plain, tmp_path_factory):
-    """A copy of it with graphs, and what was said of them."""
+    """A copy of it with graphs, made beside what a kill left; and what was said."""
     said = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())
@@ -65,7 +65,10 @@ def copied(plain, tmp_path_factory):
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    place = add_onnx(plain, tmp_path_factory.mktemp("c") / "copy", int8=True)
+    folder = tmp_path_factory.mktemp("c")
+    (folder / ".copy.partial" / "onnx").mkdir(parents=True)
+    (folder / ".copy.partial" / "onnx" / "left.onnx").write_text("half")
+    place = add_onnx(plain, folder / "copy", int8=True)
     logger.setLevel(level)
     logger.removeHandler(handler)
     return place, said
@@ -193,6 +196,9 @@ def test_a_row_without_tokens_is_finite(made):
 def test_int8_is_close_and_small(copied, plain):
     place, said = copied
     assert [path.name for path in place.parents[1].iterdir()] == ["copy"]
+    copied_files = {path.name for path in place.parent.iterdir()} - {"onnx"}
+    assert copied_files == {path.name for path in plain.iterdir()}
+    assert not (place / "left.onnx").exists()
     assert not (plain / "onnx").exists()
     assert (place / QUANTIZED).stat().st_size < 0.4 * (place / MODEL).stat().st_size
     ids, mask = draw(6, 20)
