@@ -29,6 +29,7 @@ from cdejax.training import loop
 from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.metrics import read_metrics
 from cdejax.training.start import build_model
+from tests.shared import made_once
 from tests.tiny import write_recipe
 
 HEARTBEAT = 10
@@ -40,18 +41,21 @@ KINDS = ("biencoder", "contextual")
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory, minilm):
     """Hard negatives and the teacher's mask, so that masks cross processes."""
-    folder = tmp_path_factory.mktemp("recipe")
+    make = functools.partial(write_with_negatives, tokenizer=minilm)
+    return made_once(tmp_path_factory, "launched", make) / "recipe.yaml"
+
+
+def write_with_negatives(folder, tokenizer):
     training = {"negatives_per_query": 2, "false_negative_margin": 0.0}
     training |= {"eval_every": 4, "checkpoint_every": 2}
     variants = {kind: {"model": {"kind": kind}} for kind in KINDS}
     path = write_recipe(
-        folder, minilm, training=training, plan={"epochs": 1}, variants=variants
+        folder, tokenizer, training=training, plan={"epochs": 1}, variants=variants
     )
     _add_negatives(folder / "pairs.jsonl")
     recipe = yaml.safe_load(path.read_text())
     recipe["data"]["sources"][0]["columns"]["negatives"] = "negatives"
     path.write_text(yaml.safe_dump(recipe))
-    return path
 
 
 def _add_negatives(path: Path) -> None:
@@ -97,9 +101,10 @@ def _kill(pid):
 
 def run(*arguments, **settings):
     """Exit code, standard output, standard error."""
-    two = ("--processes", "2")
+    # Nobody freezes here, but a busy machine may keep a process waiting for long.
+    two = ("--processes", "2", "--heartbeat", "100")
     with started(*arguments, options=two, **settings) as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
     return process.returncode, out, err
 
 
@@ -179,16 +184,26 @@ def values(folder):
 
 @pytest.fixture(scope="module")
 def trained(recipe, tmp_path_factory):
-    """Of a variant: its folders by two processes and by one, and what was printed."""
+    """Of a variant: its folders by two processes and by one, and what was printed.
+
+    The biencoder is evaluated and exported, too.
+    """
 
     @functools.cache
     def train(kind):
-        folder = tmp_path_factory.mktemp("trained")
-        arguments = ("train", "--config", recipe, "--variant", kind)
-        code, out, err = run(*arguments, output=folder / "two", devices=2)
-        assert code == 0, err
-        one = alone(recipe, kind, folder / "one")
-        return folder / "two" / "tiny" / kind, one, out, err
+        def make(folder):
+            command = "run" if kind == "biencoder" else "train"
+            arguments = (command, "--config", recipe, "--variant", kind)
+            code, out, err = run(*arguments, output=folder / "two", devices=2)
+            assert code == 0, err
+            alone(recipe, kind, folder / "one")
+            (folder / "out").write_text(out)
+            (folder / "err").write_text(err)
+
+        folder = made_once(tmp_path_factory, f"{kind}-launched", make)
+        said = ((folder / name).read_text() for name in ("out", "err"))
+        two, one = (folder / name / "tiny" / kind for name in ("two", "one"))
+        return two, one, *said
 
     return train
 
@@ -211,7 +226,7 @@ def test_two_processes_train_as_one(trained, recipe, kind):
 
 
 def test_only_process_0_writes_and_speaks(trained):
-    folder, _, out, err = trained("biencoder")
+    folder, _, out, err = trained("contextual")
     events = [x for x in read_metrics(folder) if "event" in x]
     assert [x["devices"] for x in events] == ["4 x cpu"]
     assert len(list((folder / "tensorboard").iterdir())) == 1
@@ -280,14 +295,18 @@ def test_other_numbers_of_processes_go_on(trained, recipe, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def endless(tmp_path_factory):
-    """A folder for runs that must be ended; the first makes the artefacts of all."""
-    return tmp_path_factory.mktemp("endless")
+def endless(tmp_path_factory, trained):
+    """A folder for runs that must be ended; most of their artefacts are there."""
+    folder = tmp_path_factory.mktemp("endless")
+    artefacts = trained("biencoder")[0].parent / "artifacts"
+    for name in ("tiny", "wild"):
+        shutil.copytree(artefacts, folder / name / "artifacts")
+    return folder
 
 
 def train_on(recipe, folder):
     """Arguments of a run that takes far longer than any test."""
-    settings = {"output": folder, "plan__epochs": 400, "training__eval_every": 0}
+    settings = {"output": folder, "plan__epochs": 100, "training__eval_every": 0}
     return ("train", "--config", recipe, "--variant", "biencoder"), settings
 
 
@@ -398,13 +417,10 @@ def test_a_loss_that_is_not_finite_stops_all(recipe, endless):
     verdict(err)
 
 
-def test_a_whole_run_is_reported_once(recipe, tmp_path):
-    code, out, err = run(
-        *("run", "--config", recipe, "--variant", "biencoder"), output=tmp_path
-    )
-    assert code == 0, err
+def test_a_whole_run_is_reported_once(trained):
+    folder, _, out, err = trained("biencoder")
     assert out.count("BM25") == 1
-    assert (tmp_path / "tiny" / "biencoder" / "export" / "README.md").is_file()
+    assert (folder / "export" / "README.md").is_file()
     assert not said_by_others(err)
 
 
