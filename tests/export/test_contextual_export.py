@@ -1,9 +1,7 @@
 """A contextual encoder leaves with torch code that computes what ours computes."""
 
+import functools
 import json
-import os
-import subprocess
-import sys
 import warnings
 from typing import Any
 
@@ -17,6 +15,7 @@ from cdejax.context import Context
 from cdejax.export import export_model
 from cdejax.models import BiEncoder, ContextualEncoder
 from cdejax.models.pretrained import from_pretrained
+from tests.models.oracles import run
 
 from .conftest import (
     CONTEXT,
@@ -46,6 +45,8 @@ MODELS = {
         },
     ),
 }
+first_stage = functools.partial(run, method="first_stage")
+second_stage = functools.partial(run, method="second_stage")
 CONTEXTS = {"full": CONTEXT, "fewer": 5, "one": 1, "null": 0}
 
 
@@ -89,21 +90,21 @@ def theirs(exported):
 def context(exported, texts, tokens):
     model, folder = exported
     sample = texts[10 : 10 + CONTEXT]
-    return np.asarray(model.first_stage(*tokens(folder, sample, PROMPTS["document"])))
+    return np.asarray(first_stage(model, *tokens(folder, sample, PROMPTS["document"])))
 
 
 @pytest.mark.parametrize("left", [False, True])
 def test_first_stage(exported, theirs, texts, tokens, left):
     model, folder = exported
     ids, mask = tokens(folder, texts, left=left)
-    same(model.first_stage(ids, mask), theirs("first_stage_model", ids, mask))
+    same(first_stage(model, ids, mask), theirs("first_stage_model", ids, mask))
 
 
 @pytest.mark.parametrize("size", CONTEXTS.values(), ids=CONTEXTS)
 def test_second_stage(exported, theirs, texts, tokens, context, size):
     model, folder = exported
     ids, mask = tokens(folder, texts)
-    ours = model.second_stage(ids, mask, context[:size])
+    ours = second_stage(model, ids, mask, context[:size])
     given: dict[str, Any] = {"dataset_embeddings": context[:size]}
     same(ours, theirs("second_stage_model", ids, mask, **given))
 
@@ -117,7 +118,7 @@ def test_second_stage_masked_and_per_text_contexts(
     contexts = np.stack([rng.permutation(context)[:7] for _ in ids])
     keep = rng.random(contexts.shape[:2]) < 0.6
     keep[:, 0] = True
-    ours = model.second_stage(ids, mask, contexts, keep)
+    ours = second_stage(model, ids, mask, contexts, keep)
     given: dict[str, Any] = {"dataset_embeddings": contexts, "context_mask": keep}
     same(ours, theirs("second_stage_model", ids, mask, **given))
 
@@ -134,7 +135,7 @@ def test_sentence_transformers(exported, texts, tokens, context):
     same(context, first)
     encode = {"query": theirs.encode_query, "document": theirs.encode_document}
     for side, prompt in PROMPTS.items():
-        ours = model.second_stage(*tokens(folder, texts, prompt), context)
+        ours = second_stage(model, *tokens(folder, texts, prompt), context)
         same(ours, encode[side](texts, dataset_embeddings=first, batch_size=16))
 
 
@@ -160,10 +161,10 @@ def test_read_back(exported, texts, tokens, context):
     again = from_pretrained(folder)
     assert isinstance(again, ContextualEncoder)
     pairs = (
-        (again.first_stage(ids, mask), model.first_stage(ids, mask)),
+        (first_stage(again, ids, mask), first_stage(model, ids, mask)),
         (
-            again.second_stage(ids, mask, context),
-            model.second_stage(ids, mask, context),
+            second_stage(again, ids, mask, context),
+            second_stage(model, ids, mask, context),
         ),
     )
     for got, expected in pairs:
@@ -182,7 +183,7 @@ def test_saved_by_sentence_transformers_and_read_by_us(
     ids, mask = tokens(folder, texts)
     again = from_pretrained(tmp_path / "saved")
     assert isinstance(again, ContextualEncoder)
-    got, expected = again.first_stage(ids, mask), model.first_stage(ids, mask)
+    got, expected = first_stage(again, ids, mask), first_stage(model, ids, mask)
     np.testing.assert_allclose(got, expected, atol=1e-6, rtol=0)
 
 
@@ -198,11 +199,12 @@ def test_round_trips_through_both_libraries(exported, minilm, tmp_path, texts):
     few = texts[:30]
     embedder = cdejax.embedder.load(folder)
     vectors = embedder.context(few).vectors
-    expected = embedder.encode(few, "query", embedder.context(few))
+    # one text a device: fewer shapes to compile
+    expected = embedder.encode(few, "query", embedder.context(few), 1)
     settings: dict[str, Any] = {"normalize_embeddings": True}
     theirs(folder).save_pretrained(str(tmp_path / "theirs"))
     ours = cdejax.embedder.load(tmp_path / "theirs")
-    same(expected, ours.encode(few, "query", ours.context(few)))
+    same(expected, ours.encode(few, "query", ours.context(few), 1))
     saved = theirs(tmp_path / "theirs")
     assert saved.prompts == PROMPTS
     assert saved.max_seq_length == MAX_LENGTH
@@ -237,10 +239,10 @@ def test_real_weights(minilm, tmp_path, texts, tokens):
     theirs = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
     sample = texts[10 : 10 + CONTEXT]
     first = theirs.encode(sample, prompt_name="document")
-    context = model.first_stage(*tokens(folder, sample, PROMPTS["document"]))
+    context = first_stage(model, *tokens(folder, sample, PROMPTS["document"]))
     same(context, first)
     ids, mask = tokens(folder, texts, PROMPTS["query"])
-    ours = model.second_stage(ids, mask, context)
+    ours = second_stage(model, ids, mask, context)
     same(ours, theirs.encode_query(texts, dataset_embeddings=first))
 
 
@@ -260,45 +262,10 @@ def test_saved_context_serves_sentence_transformers(minilm, tmp_path, texts):
         context = Context.load(tmp_path / f"context-{size}")
         given: dict[str, Any] = {"dataset_embeddings": context.vectors[context.mask]}
         got = theirs.encode_query(texts, normalize_embeddings=True, **given)
-        same(embedder.encode(texts, "query", context), got)
+        same(embedder.encode(texts, "query", context, 1), got)
         sample = [texts[i] for i in context.ids]
         if sample:
             same(context.vectors, theirs.encode(sample, prompt_name="document"))
-
-
-def test_offline_with_standard_input_closed(minilm, tmp_path, texts, tokens):
-    """A clean cache, no network, nobody to answer a question."""
-    model = small_contextual("nomic_bert")
-    folder = export(model, minilm, tmp_path / "model")
-    code = (
-        "import socket, sys, numpy as np;"
-        "socket.socket.connect = lambda *a: sys.exit('asked the network');"
-        "from sentence_transformers import SentenceTransformer;"
-        "from transformers import AutoModel;"
-        "s = SentenceTransformer(sys.argv[1], trust_remote_code=True, device='cpu');"
-        "c = s.encode(['one', 'two'], prompt_name='document');"
-        "np.save(sys.argv[2], s.encode_query(['three'], dataset_embeddings=c));"
-        "AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True);"
-        "assert not {'jax', 'cdejax'} & set(sys.modules)"
-    )
-    home = {"HF_HOME": str(tmp_path / "home"), "HOME": str(tmp_path / "home")}
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
-    environment |= home
-    arguments = [sys.executable, "-c", code, str(folder), str(tmp_path / "out.npy")]
-    done = subprocess.run(
-        ["sh", "-c", 'exec "$@" <&-', "sh", *arguments],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "y/N" not in done.stdout + done.stderr
-    context = model.first_stage(*tokens(folder, ["one", "two"], PROMPTS["document"]))
-    ids, mask = tokens(folder, ["three"], PROMPTS["query"])
-    ours = model.second_stage(ids, mask, context)
-    same(ours, np.load(tmp_path / "out.npy"))
 
 
 def test_torch_refuses_wrong_weights_and_contexts(minilm, tmp_path, tokens):

@@ -31,7 +31,7 @@ def test_the_graph_gives_the_vectors_of_model_and_context(baked, texts):
     embedder, context, folder = baked
     encoder = OnnxEncoder(folder / "onnx" / MODEL, cdejax.load(folder))
     for kind in PROMPTS:
-        ours = embedder.encode(texts[:30], kind, context)
+        ours = embedder.encode(texts[:30], kind, context, 1)
         for size, left in ((1, False), (7, False), (7, True)):
             theirs = encoder.encode(texts[:30], kind, size, left=left)
             np.testing.assert_allclose(theirs, ours, atol=1e-5, rtol=0)

@@ -291,7 +291,7 @@ def test_minilm_ours_theirs_ours(minilm, tmp_path):
 
 
 def test_minilm_on_texts_of_all_lengths(minilm, tmp_path):
-    texts = docstrings(200)
+    texts = docstrings(54)
     ours, theirs = cdejax.load(minilm), opened(minilm)
     expected = theirs.encode(texts)
     assert max(len(row) for row in ours.tokenizer.encode(texts)[0]) > 256

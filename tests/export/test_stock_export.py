@@ -9,6 +9,7 @@ import pytest
 
 from cdejax.export import export_model
 from cdejax.models.pretrained import from_pretrained
+from tests.models.oracles import run
 
 from .conftest import MAX_LENGTH, PROMPTS, cosines, small_biencoder
 
@@ -45,11 +46,11 @@ def test_sentence_transformers_gives_our_embeddings(exported, texts, tokens):
     assert theirs.similarity_fn_name == "cosine"
     encode = {"query": theirs.encode_query, "document": theirs.encode_document}
     for side, prompt in PROMPTS.items():
-        ours = np.asarray(model(*tokens(folder, texts, prompt)))
+        ours = np.asarray(run(model, *tokens(folder, texts, prompt)))
         got = encode[side](texts, batch_size=16)
         assert cosines(ours, got).min() >= 0.99999
         np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1, atol=1e-6)
-    plain = np.asarray(model(*tokens(folder, texts)))
+    plain = np.asarray(run(model, *tokens(folder, texts)))
     assert cosines(plain, theirs.encode(texts)).min() >= 0.99999
 
 
@@ -68,8 +69,8 @@ def test_weights_have_the_native_names(exported):
 def test_read_back(exported, texts, tokens):
     model, folder = exported
     ids, mask = tokens(folder, texts)
-    again = from_pretrained(folder)(ids, mask)
-    np.testing.assert_allclose(again, model(ids, mask), atol=1e-6, rtol=0)
+    again = run(from_pretrained(folder), ids, mask)
+    np.testing.assert_allclose(again, run(model, ids, mask), atol=1e-6, rtol=0)
 
 
 def test_fresh_process_reads_it_back(minilm, tmp_path, texts, tokens):
@@ -78,15 +79,16 @@ def test_fresh_process_reads_it_back(minilm, tmp_path, texts, tokens):
     ids, mask = tokens(folder, texts)
     np.savez(tmp_path / "in.npz", ids=ids, mask=mask)
     code = (
-        "import sys, numpy as np; from cdejax.models.pretrained import from_pretrained;"
+        "import sys, jax, numpy as np;"
+        "from cdejax.models.pretrained import from_pretrained;"
         "a = np.load(sys.argv[1]); m = from_pretrained(sys.argv[2]);"
-        "np.save(sys.argv[3], m(a['ids'], a['mask']));"
+        "np.save(sys.argv[3], jax.jit(lambda: m(a['ids'], a['mask']))());"
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     paths = [tmp_path / "in.npz", folder, tmp_path / "out.npy"]
     subprocess.run([sys.executable, "-c", code, *map(str, paths)], check=True)
     np.testing.assert_allclose(
-        np.load(tmp_path / "out.npy"), model(ids, mask), atol=1e-6, rtol=0
+        np.load(tmp_path / "out.npy"), run(model, ids, mask), atol=1e-6, rtol=0
     )
 
 
@@ -96,7 +98,7 @@ def test_real_weights(minilm, tmp_path, texts, tokens):
     model = from_pretrained(minilm)
     folder = export(model, minilm, tmp_path / "model", base_model="all-MiniLM-L6-v2")
     theirs = SentenceTransformer(str(folder), device="cpu")
-    ours = np.asarray(model(*tokens(folder, texts, PROMPTS["query"])))
+    ours = np.asarray(run(model, *tokens(folder, texts, PROMPTS["query"])))
     assert cosines(ours, theirs.encode_query(texts)).min() >= 0.99999
 
 
