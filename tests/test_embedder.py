@@ -191,8 +191,8 @@ def test_eight_devices_give_the_vectors_of_one(tokenizer, monkeypatch):
     texts = [*TEXTS, *(f"{text} again" for text in TEXTS)]
 
     def vectors():
-        plain = Embedder(BiEncoder(tiny()), tokenizer, max_length=100)
-        stages = Embedder(contextual_model(), tokenizer, max_length=100)
+        plain = Embedder(BiEncoder(tiny()), tokenizer, max_length=32)
+        stages = Embedder(contextual_model(), tokenizer, max_length=32)
         context = stages.context(texts, size=5, batch_size=2)
         second = stages.encode(texts, context=context, batch_size=2)
         first = plain.encode(texts, normalize=False, batch_size=2)

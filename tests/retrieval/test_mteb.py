@@ -29,7 +29,7 @@ from mteb.types import PromptType  # noqa: E402
 from cdejax.retrieval.mteb import MtebEncoder  # noqa: E402
 
 PROMPTS = {"query": "search query: ", "document": "search document: "}
-BATCH = {"batch_size": 16, "show_progress_bar": False}
+BATCH = {"batch_size": 2, "show_progress_bar": False}  # few shapes to compile
 
 
 def words(rng, topic, count):
@@ -170,6 +170,11 @@ def contextual(minilm):
     return Embedder(model, tokenizer, prompts=PROMPTS, max_length=16, name="tiny")
 
 
+@pytest.fixture(scope="module")
+def loaded(minilm):
+    return cdejax.load(minilm)
+
+
 def run(model, tasks, cache=None):
     return mteb.evaluate(
         model, tasks, cache=cache, encode_kwargs=BATCH, show_progress_bar=False
@@ -180,13 +185,12 @@ def main_scores(result):
     return {t.task_name: t.get_score() for t in result.task_results}
 
 
-def test_minilm_scores_as_in_our_own_evaluation(minilm, tmp_path):
-    embedder = cdejax.load(minilm)
-    model = MtebEncoder(embedder)
+def test_minilm_scores_as_in_our_own_evaluation(loaded, tmp_path):
+    model = MtebEncoder(loaded)
     cache = mteb.ResultCache(tmp_path)
     tasks = [LocalRetrieval(), LocalClassification(), LocalSTS()]
     scores = main_scores(run(model, tasks, cache))
-    ours = evaluate_embedder(embedder, collection()).scores["nDCG@10"].mean()
+    ours = evaluate_embedder(loaded, collection()).scores["nDCG@10"].mean()
     assert scores["LocalRetrieval"] == pytest.approx(ours, abs=1e-3)
     assert 0.3 < ours < 1
     assert scores["LocalClassification"] > 0.8
@@ -204,14 +208,13 @@ def test_minilm_scores_as_in_our_own_evaluation(minilm, tmp_path):
     assert stored == pytest.approx(scores["LocalSTS"], abs=1e-6)
 
 
-def test_mtebs_own_rule_for_identical_ids_gives_our_figure(minilm):
-    embedder = cdejax.load(minilm)
-    score = main_scores(run(MtebEncoder(embedder), QueriesAmongDocuments()))
-    ours = evaluate_embedder(embedder, among_documents())
+def test_mtebs_own_rule_for_identical_ids_gives_our_figure(loaded):
+    score = main_scores(run(MtebEncoder(loaded), QueriesAmongDocuments()))
+    ours = evaluate_embedder(loaded, among_documents())
     assert ours.settings["own_documents"] == 12
     mean = ours.scores["nDCG@10"].mean()
     assert score["QueriesAmongDocuments"] == pytest.approx(mean, abs=1e-3)
-    alone = evaluate_embedder(embedder, collection()).scores["nDCG@10"].mean()
+    alone = evaluate_embedder(loaded, collection()).scores["nDCG@10"].mean()
     assert mean < alone - 0.01, "other queries are documents that distract"
 
 
@@ -390,7 +393,7 @@ class Banking(AbsTaskClassification):
         return datasets.Dataset.from_dict({"text": texts, "label": labels})
 
 
-def test_a_slice_of_banking77(minilm, shared_data):
+def test_a_slice_of_banking77(loaded, shared_data):
     Banking.folder = shared_data / "tasks" / "banking77"
-    scores = main_scores(run(MtebEncoder(cdejax.load(minilm)), Banking()))
+    scores = main_scores(run(MtebEncoder(loaded), Banking()))
     assert scores["Banking77Slice"] > 0.8
