@@ -56,7 +56,7 @@ def test_cdejax_needs_no_context(baked, texts):
     again = cdejax.load(folder)
     for kind in PROMPTS:
         expected = embedder.encode(texts, kind, context, 1)
-        same(expected, again.encode(texts, kind, batch_size=1))
+        same(expected, again.encode(texts, kind))
     assert again.baked is not None
     assert again.baked.info == context.info
     for call in (
@@ -144,7 +144,7 @@ def test_smaller_and_null_contexts(minilm, texts, tmp_path, kind, size):
     expected = embedder.encode(texts, "query", context, 1)
     theirs = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
     same(expected, theirs.encode_query(texts))
-    same(expected, cdejax.load(folder).encode(texts, "query", batch_size=1))
+    same(expected, cdejax.load(folder).encode(texts, "query"))
 
 
 def test_masked_places_are_left_out(minilm, texts, tmp_path):
@@ -154,8 +154,8 @@ def test_masked_places_are_left_out(minilm, texts, tmp_path):
     context = Context(made.ids, made.vectors, mask, 0, made.model, made.origin)
     again = cdejax.load(export_baked(embedder, context, tmp_path / "model"))
     same(
-        embedder.encode(texts, context=context, batch_size=1),
-        again.encode(texts, batch_size=1),
+        embedder.encode(texts, context=context),
+        again.encode(texts),
     )
     assert again.baked is not None
     assert again.baked.hash == context.compact().hash
@@ -170,7 +170,7 @@ def test_round_trips_through_both_libraries(baked, theirs, texts, tmp_path):
     expected = embedder.encode(texts, "query", context, 1)
     theirs.save_pretrained(str(tmp_path / "theirs"))
     ours = cdejax.load(tmp_path / "theirs")
-    same(expected, ours.encode(texts, "query", batch_size=1))
+    same(expected, ours.encode(texts, "query"))
     saved = SentenceTransformer(
         str(tmp_path / "theirs"), trust_remote_code=True, device="cpu"
     )

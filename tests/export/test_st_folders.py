@@ -291,11 +291,10 @@ def test_minilm_ours_theirs_ours(minilm, tmp_path):
 
 
 def test_minilm_on_texts_of_all_lengths(minilm, tmp_path):
-    texts = docstrings(54)
+    texts = docstrings(200)
     ours, theirs = cdejax.load(minilm), opened(minilm)
     expected = theirs.encode(texts)
     assert max(len(row) for row in ours.tokenizer.encode(texts)[0]) > 256
-    found = ours.encode(texts, batch_size=1)  # on each device: few shapes to compile
-    assert cosines(found, expected).min() >= 0.99999
+    assert cosines(ours.encode(texts), expected).min() >= 0.99999
     again = opened(exported(minilm, tmp_path / "model"))
     assert cosines(again.encode(texts[:40]), expected[:40]).min() >= 0.99999
