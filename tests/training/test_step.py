@@ -1,6 +1,7 @@
 """One step against a plain Python loop, on 1 to 8 devices, and what is compiled."""
 
 import dataclasses
+import functools
 import re
 
 import jax
@@ -63,8 +64,25 @@ def assert_gradients_close(gradients, reference):
         assert difference <= bound, (jax.tree_util.keystr(path), difference, bound)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once():
+    """What several tests need is kept for them, and let go after the last."""
+    yield
+    for known in (gathered, compile_step, run_steps):
+        known.cache_clear()
+
+
 def step_gradients(
-    case, *, devices, fsdp, tokens, packed=True, step=1, kept=None, ring=False
+    case,
+    *,
+    devices,
+    fsdp,
+    tokens,
+    packed=True,
+    step=1,
+    kept=None,
+    ring=False,
+    max_widths=2,
 ):
     size = CASES[case]
     graphdef, params = make_model(case, context=8)
@@ -73,6 +91,7 @@ def step_gradients(
         devices=devices,
         tokens=tokens,
         packed=packed,
+        max_widths=max_widths,
         **size,
     )
     mesh = make_mesh(jax.devices()[:devices], fsdp)
@@ -82,6 +101,12 @@ def step_gradients(
     batch = put_batch(maker.step(step), mesh)
     metrics, gradients = run(put_state(params, mesh), batch, KEY)
     return (graphdef, params, maker), metrics, gradients
+
+
+@functools.cache
+def gathered(case, devices, fsdp, tokens):
+    """The step as it is by default."""
+    return step_gradients(case, devices=devices, fsdp=fsdp, tokens=tokens)
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +141,7 @@ def kept_chunks(maker):
     ],
 )
 def test_equals_the_plain_loop(case, devices, fsdp, tokens, reference):
-    model, metrics, gradients = step_gradients(
-        case, devices=devices, fsdp=fsdp, tokens=tokens
-    )
+    model, metrics, gradients = gathered(case, devices, fsdp, tokens)
     loss, expected = reference(case, model)
     np.testing.assert_allclose(metrics.loss, loss, rtol=1e-5)
     assert_gradients_close(gradients, expected)
@@ -159,23 +182,25 @@ def test_devices_that_share_parameters_take_equally_many_chunks(reference):
 def test_unchecked_variance_changes_nothing(fsdp, reference, monkeypatch):
     """As on TPUs, whose kernels do not tell what varies over the devices."""
     monkeypatch.setattr(module, "has_tpu", lambda mesh: True)
-    how = {"devices": 4, "fsdp": fsdp, "tokens": 130}
+    how = {"devices": 4, "fsdp": fsdp, "tokens": 130, "max_widths": 1}
     model, metrics, gradients = step_gradients("contextual", **how)
     loss, expected = reference("contextual", model)
     np.testing.assert_allclose(metrics.loss, loss, rtol=1e-5)
     assert_gradients_close(gradients, expected)
 
 
-@pytest.mark.parametrize(("devices", "fsdp"), [(1, 1), (4, 1), (8, 2)])
-def test_documents_that_pass_by_give_the_same(devices, fsdp, reference):
+@pytest.mark.parametrize(
+    ("devices", "fsdp", "tokens"), [(1, 1, 300), (4, 1, 1), (8, 2, 130)]
+)
+def test_documents_that_pass_by_give_the_same(devices, fsdp, tokens, reference):
     """A ring instead of a gather: loss, metrics and gradients."""
-    how = {"devices": devices, "fsdp": fsdp, "tokens": 300}
+    how = {"devices": devices, "fsdp": fsdp, "tokens": tokens}
     model, metrics, gradients = step_gradients("biencoder", **how, ring=True)
     loss, expected = reference("biencoder", model)
     np.testing.assert_allclose(metrics.loss, loss, rtol=1e-5)
     assert_gradients_close(gradients, expected)
-    _, gathered, _ = step_gradients("biencoder", **how)
-    np.testing.assert_allclose(metrics, gathered, rtol=1e-5)
+    _, expected, _ = gathered("biencoder", devices, fsdp, tokens)
+    np.testing.assert_allclose(metrics, expected, rtol=1e-5)
 
 
 def test_no_device_of_a_ring_holds_all_documents():
@@ -195,6 +220,7 @@ def test_no_device_of_a_ring_holds_all_documents():
     assert "collective-permute" in texts[True]
 
 
+@functools.cache
 def compile_step(kind, *, devices=8, fsdp=1, tokens=100, max_length=16, packed=True):
     graphdef, params = make_model(kind, context=16)
     maker = make_batches(
@@ -205,7 +231,7 @@ def compile_step(kind, *, devices=8, fsdp=1, tokens=100, max_length=16, packed=T
         packed=packed,
     )
     mesh = make_mesh(jax.devices()[:devices], fsdp)
-    optimizer = optax.adamw(1e-3)
+    optimizer = optax.sgd(1e-3)
     state = State(params, optimizer.init(params), jnp.zeros((), jnp.int32))
     step = train_step(graphdef, mesh, SETTINGS, optimizer, params)
     batch = maker.step(0)
@@ -345,8 +371,8 @@ def _reachable(blocks, roots):
 def test_eight_devices_share_the_work(kind):
     # As many chunks of one width on each, an eighth as large: loops are counted once.
     how = {"max_length": 5, "packed": False}
-    one, _, batch = compile_step(kind, devices=1, tokens=512, **how)
-    eight, _, other = compile_step(kind, devices=8, tokens=512 // 8, **how)
+    one, _, batch = compile_step(kind, devices=1, tokens=256, **how)
+    eight, _, other = compile_step(kind, devices=8, tokens=256 // 8, **how)
     for group, part in zip(
         (*batch.texts, *batch.context), (*other.texts, *other.context), strict=True
     ):
@@ -396,14 +422,16 @@ def _block_flops(block, table):
 def test_memory_falls_with_the_chunk_size(kind):
     sizes = []
     for tokens in (2048, 256):
-        compiled, _, _ = compile_step(kind, devices=1, tokens=tokens, packed=False)
+        how = {"devices": 1, "tokens": tokens, "max_length": 5, "packed": False}
+        compiled, _, _ = compile_step(kind, **how)
         sizes.append(compiled.memory_analysis().temp_size_in_bytes)
     assert sizes[0] > 2 * sizes[1], sizes
 
 
+@functools.cache
 def run_steps(devices, fsdp=1, steps=3):
     graphdef, params = make_model("contextual", context=8)
-    maker = make_batches(world(), devices=devices, tokens=100, context=8)
+    maker = make_batches(world(), devices=devices, tokens=100, context=8, max_widths=1)
     mesh = make_mesh(jax.devices()[:devices], fsdp)
     optimizer = optax.adamw(1e-3)
     state = State(params, optimizer.init(params), jnp.zeros((), jnp.int32))

@@ -85,7 +85,7 @@ def world(seed=0, rows=64, batch=16, epochs=2, negatives=0, max_length=24):
 
 
 def make_batches(
-    world, *, devices=1, tokens=64, context=0, negatives=0, packed=True
+    world, *, devices=1, tokens=64, context=0, negatives=0, packed=True, max_widths=2
 ) -> BatchMaker:
     pairs, store, plan, vectors = world
     settings = BatchSettings(
@@ -95,7 +95,7 @@ def make_batches(
         context_size=context,
         soft_tokens=8 if context else 0,
         negatives_per_query=negatives,
-        max_widths=2,
+        max_widths=max_widths,
         packed=packed,
     )
     return BatchMaker(pairs, store, plan, settings, vectors)
@@ -140,8 +140,12 @@ def make_model(kind, context=8):
         config = ContextualConfig(context_size=context)
         model = ContextualEncoder(config, first, second, rngs)
     graphdef, params = nnx.split(model)
-    keys = iter(jax.random.split(jax.random.key(1), 500))
-    noisy = lambda x: x + 0.02 * jax.random.normal(next(keys), x.shape)  # noqa: E731
+    rng = np.random.default_rng(1)
+
+    def noisy(x):
+        noise = 0.02 * rng.normal(size=x.shape)
+        return jnp.asarray(np.asarray(x) + noise, x.dtype)
+
     return graphdef, jax.tree.map(noisy, params)
 
 
