@@ -128,9 +128,9 @@ def _damaged(path: str | Path, error: ValueError) -> ValueError:
 
 def explain(error: OSError) -> str:
     """What the operating system refused, and what to do about it."""
-    what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if full:
+    reason = durable.reason(error)
+    what = f"{error.filename}: {reason}" if error.filename else reason
+    if error.errno == errno.EDQUOT or reason == durable.FULL:
         return f"{what}. Free some space or choose another `output` folder."
     return f"{what}. Check that it is there and may be read and written."
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from cdejax.context import Context
     from cdejax.embedder import Embedder
 
+_OF_A_MODEL = ("config.json", "modules.json", "cdejax.json")
+"""One of them is in every folder of a model."""
 SHOWN = 20
 """Queries in the table at most; a file of results holds all."""
 
@@ -45,7 +47,7 @@ def encode(options: EncodeOptions) -> Path:
 
     if options.output.suffix != ".npy":
         raise ValueError(f"{options.output}: the vectors go to a .npy file")
-    _check_output(options.output, options.overwrite)
+    _check_output(options.output, options.overwrite, options.texts, options.context)
     texts = list(read_texts(options.texts).values())
     embedder = load(options.model)
     context = None
@@ -78,7 +80,8 @@ def search(options: SearchOptions) -> RenderableType:
     if options.k < 1:
         raise ValueError(f"--k {options.k}: at least 1 is needed")
     if options.output is not None:
-        _check_output(options.output, options.overwrite)
+        read = options.documents, options.queries, options.context
+        _check_output(options.output, options.overwrite, *read)
     queries = _queries(options)
     documents = read_texts(options.documents)
     texts = list(documents.values())
@@ -232,9 +235,14 @@ def _table(results: list[dict[str, Any]], output: Path | None) -> RenderableType
     return table
 
 
-def _check_output(path: Path, overwrite: bool) -> None:
-    """Refuses, before any work is done, an output that cannot be written."""
+def _check_output(path: Path, overwrite: bool, *inputs: Path | None) -> None:
+    """Refuses, before any work, an output that cannot or must not be written."""
     local_output(path, "--output")
+    if any(
+        given and given.exists() and path.exists() and path.samefile(given)
+        for given in inputs
+    ):
+        raise ValueError(f"{path}: is read, too; choose another name for --output")
     if path.is_dir():
         raise ValueError(f"{path}: is a folder; name a file in it")
     if path.exists() and not overwrite:
@@ -250,6 +258,10 @@ def _check_folder(path: Path, overwrite: bool) -> None:
     local_output(path, "--output")
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path}: is a file; name a folder")
+    if any((path / name).is_file() for name in _OF_A_MODEL):
+        raise ValueError(
+            f"{path}: holds a model, which would be changed; name another folder"
+        )
     held = path.iterdir() if path.is_dir() else ()
     if any(not durable.is_scratch(inner) for inner in held) and not overwrite:
         raise ValueError(
@@ -266,4 +278,4 @@ def _write(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> ValueError:
-    return ValueError(f"{path}: cannot be written ({error.strerror})")
+    return ValueError(f"{path}: cannot be written ({durable.reason(error)})")

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from cdejax.durable import write_file
 from cdejax.hashing import Signature, signature
@@ -61,12 +62,21 @@ def read_digests(path: str | Path) -> dict[str, list[int]]:
         table = json.loads(Path(path).read_bytes())
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: cannot be read ({error})") from None
-    lists = isinstance(table, dict) and all(
-        isinstance(found, list) and len(found) == 2 for found in table.values()
-    )
-    if not lists:
-        raise ValueError(f"{path}: no table of digests")
+    return check_table(table, str(path))
+
+
+def check_table(table: Any, place: str) -> dict[str, list[int]]:
+    """A table as `table_of` makes it; ValueError if it is none."""
+    if not isinstance(table, dict) or not all(map(_is_entry, table.items())):
+        raise ValueError(f"{place}: no table of digests")
     return table
+
+
+def _is_entry(entry: tuple[str, Any]) -> bool:
+    name, found = entry
+    numbers = isinstance(found, list) and [type(x) for x in found] == [int, int]
+    inside = "\0" not in name and ".." not in Path(name).parts
+    return numbers and inside and not Path(name).is_absolute()
 
 
 def changed(folder: str | Path, table: dict[str, list[int]]) -> Iterator[str]:

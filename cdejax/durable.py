@@ -8,19 +8,32 @@ together are written into a folder of their own first: once that folder is compl
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+FULL = "No space left on device"
+_SHORT = re.compile(r"[0-9]+ requested and [0-9]+ written")
+"""NumPy's words for a file that takes no more."""
 _READY = ".ready"
 """Folder of complete files that have not all been moved to their places."""
 _NEW = ".new-"
 """How the names of folders begin that are being filled."""
 _GONE = ".gone"
 """In `_READY`: names of files that the new ones replace, one a line."""
+
+
+def reason(error: OSError) -> str:
+    """What the operating system refused, also where a library tells it in its words."""
+    said = str(error)
+    if os.strerror(errno.ENOSPC) in said or _SHORT.search(said):
+        return FULL
+    return error.strerror or said.splitlines()[0]
 
 
 def sync(path: str | Path) -> None:

@@ -14,6 +14,10 @@ _WANTED = ("*.json", "*.safetensors", "*.txt", "*.model", "*/config.json",
 """Files that are fetched from the hub: no code, no pickles, no other formats."""
 
 
+_MARKS = ("config.json", "modules.json", "run.json", "checkpoints")
+"""One of them is in every folder of a model or a run."""
+
+
 def resolve_folder(name: str | Path, setting: str = "") -> Path:
     """Returns the folder that `name` stands for.
 
@@ -60,6 +64,15 @@ def local_output(path: str | Path, setting: str = "") -> Path:
             "give a folder of a mounted file system and copy the result"
         )
     return Path(path)
+
+
+def outside(output: str | Path, model: Path) -> None:
+    """Refuses an output inside the folder of the model that it is made from."""
+    if Path(output).resolve().is_relative_to(model.resolve()):
+        raise ValueError(
+            f"{output}: is inside the folder of the model that it is made from, "
+            f"{model}; give another folder"
+        )
 
 
 def _find(text: str) -> Path:
@@ -126,7 +139,10 @@ def _check_links(folder: Path) -> None:
     """Refuses links out of the folder: it would be another model on another machine.
 
     The hub's cache keeps files as links to the blobs beside the snapshot's folder.
+    Nothing is looked for where nothing of a model or a run is: a home folder is large.
     """
+    if not any((folder / name).exists() for name in _MARKS):
+        return
     home = folder.resolve()
     allowed = [home]
     if home.parent.name == "snapshots":

@@ -48,12 +48,18 @@ def check_models(config: Config) -> None:
 
     Raises:
       ValueError: a folder is not there, or holds no model that can be loaded; or a
-        batch is smaller than the context that a contextual encoder is trained with.
+        batch is smaller than the context that a contextual encoder is trained with, or
+        has no negatives.
     """
     if config.model.kind == "contextual":
         from cdejax.training.batches import check_context_size
 
         check_context_size(config.model.context_size, config.plan.batch_size)
+    if config.plan.batch_size == 1 and not config.training.negatives_per_query:
+        raise ValueError(
+            "plan.batch_size is 1 and training.negatives_per_query 0, so no query has "
+            "a negative and nothing would be learned; raise one of them"
+        )
     _check_model(config.model.encoder, "model.encoder")
     if config.vectors.method == "encoder":
         _check_model(config.vectors.encoder or "", "vectors.encoder")

@@ -1,6 +1,7 @@
 """Eight fake CPU devices for every test, set before JAX starts."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,22 @@ def mpnet() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("CDEJAX_TEST_MPNET names no folder of all-mpnet-base-v2")
     return Path(folder)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of its own, too small for two checkpoints; and what enlarges it."""
+
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(size, *options):
+        argv = ["mount", "-t", "tmpfs", *options, "-o", size, "tmpfs", str(folder)]
+        return subprocess.run(argv, capture_output=True).returncode == 0
+
+    if not mount("size=10m"):
+        pytest.skip("no file system may be mounted here")
+    try:
+        yield folder, lambda: mount("remount,size=200m")
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -150,6 +150,25 @@ def test_bad_texts(name, tmp_path, capsys):
     assert message in fails(capsys, *given)
 
 
+def test_an_output_never_replaces_what_is_read(minilm, documents, tmp_path, capsys):
+    queries = tmp_path / "queries.jsonl"
+    queries.write_text('{"text": "a star"}\n')
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(queries)
+    given = ["search", "--model", minilm, "--documents", documents, "--overwrite"]
+    for output in (documents, queries, link):
+        asked = [*given, "--queries", queries, "--output", output]
+        assert "is read, too; choose another name" in fails(capsys, *asked)
+    assert documents.read_text().splitlines() == DOCUMENTS
+
+
+def test_more_results_than_documents_cost_nothing(minilm, documents, tmp_path):
+    output = tmp_path / "found.jsonl"
+    given = ["search", "--model", minilm, "--documents", documents, "--query", "sun"]
+    run(*given, "--k", 10**12, "--output", output)
+    assert len(json.loads(output.read_text())["results"]) == len(DOCUMENTS)
+
+
 def test_titles_come_first_and_ids_may_be_missing(tmp_path):
     from cdejax.data.texts import read_texts
 

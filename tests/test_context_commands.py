@@ -98,3 +98,10 @@ def test_bad_requests(model, minilm, corpus, tmp_path, capsys):
     bake = ["bake", "--context", tmp_path / "mine", "--output", tmp_path / "b"]
     assert "is a biencoder" in fails(capsys, *bake, "--model", minilm)
     assert not (tmp_path / "b").exists()
+    inside = ["bake", "--model", model, "--context", tmp_path / "mine"]
+    message = fails(capsys, *inside, "--output", model / "inner")
+    assert "is inside the folder of the model that it is made from" in message
+    before = sorted(path.name for path in model.iterdir())
+    made = ["context", "--model", model, "--texts", corpus, "--overwrite"]
+    assert "holds a model" in fails(capsys, *made, "--output", model)
+    assert sorted(path.name for path in model.iterdir()) == before

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,6 +75,16 @@ def test_a_full_disk_leaves_the_old_files_and_no_others(tmp_path):
         durable.write_file(tmp_path / "out" / "a", full)
     assert content(tmp_path) == {f"out/{name}": text for name, text in before.items()}
     assert not (tmp_path / "fresh").exists()
+
+
+def test_a_full_disk_is_told_whoever_met_it():
+    """NumPy, shutil and safetensors have words of their own for it."""
+    full_disk = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a")
+    copied = shutil.Error([("a", "b", str(full_disk))])
+    numpy, other = OSError("480 requested and 0 written"), OSError("a: odd\nb")
+    for error in (full_disk, copied, numpy):
+        assert durable.reason(error) == "No space left on device"
+    assert durable.reason(other) == "a: odd"
 
 
 def test_every_flipped_bit_and_cut_is_noticed(tmp_path):

@@ -51,6 +51,14 @@ def test_outputs_with_a_scheme_are_refused_by_its_name(name, tmp_path, monkeypat
         assert str(local_output(path)) == path
 
 
+def test_a_folder_without_a_model_is_not_searched_for_links(tmp_path):
+    (tmp_path / "gone").symlink_to("/nowhere")
+    assert resolve_folder(tmp_path) == tmp_path
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="gone: is a link"):
+        resolve_folder(tmp_path)
+
+
 def test_refuses_links_out_of_the_folder(tmp_path):
     outside, folder = tmp_path / "outside", tmp_path / "model"
     (folder / "1_Pooling" / "inner").mkdir(parents=True)

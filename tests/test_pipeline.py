@@ -322,6 +322,17 @@ def test_missing_folders_are_found_before_any_work(recipe, tmp_path, overrides, 
     assert not (tmp_path / "out").exists()
 
 
+def test_batches_of_one_without_negatives_are_refused(recipe, tmp_path):
+    changes = {"output": str(tmp_path / "out"), "plan": {"batch_size": 1}}
+    changes |= {"model": {"context_size": 1}}
+    for stage in (pipeline.train, pipeline.run, pipeline.dry_run):
+        with pytest.raises(
+            ValueError, match=r"plan\.batch_size is 1 and training\.neg"
+        ):
+            stage(load_config(recipe, changes))
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_stage_looks_at_every_source_before_it_reads_one(recipe, tmp_path):
     good, bad = str(recipe.parent / "pairs.jsonl"), tmp_path / "bad.jsonl"
     bad.write_text('{"question": "a", "answer": "b"}\n')

@@ -80,22 +80,6 @@ def test_a_run_that_is_told_to_end_saves_its_step(recipe):
     assert "cdejax: stopped by SIGINT after step " in err
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of its own, too small for two checkpoints; and what enlarges it."""
-
-    def mount(size, *options):
-        argv = ["mount", "-t", "tmpfs", *options, "-o", size, "tmpfs", str(tmp_path)]
-        return subprocess.run(argv, capture_output=True).returncode == 0
-
-    if not mount("size=10m"):
-        pytest.skip("no file system may be mounted here")
-    try:
-        yield tmp_path, lambda: mount("remount,size=200m")
-    finally:
-        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
-
-
 def test_a_full_disk_is_said_in_one_line_and_loses_nothing(recipe, small_disk):
     output, enlarge = small_disk
     run = output / "tiny" / "model"

@@ -15,6 +15,8 @@ _NAMES = ("query-id", "corpus-id", "score")
 _BEIR, _TREC = (0, 1, 2), (0, 2, 3)
 """Places of query id, document id and grade among three and among four fields."""
 _GRADE = re.compile(r"[+-]?[0-9]+(\.0*)?")
+_MOST = 2**31 - 1
+"""Evaluation counts in integers of 32 bits."""
 _NUMBER = re.compile(r"[+-]?[0-9.]+([eE][+-]?[0-9]+)?")
 _BLANKS = re.compile(r"[ \t]+")
 
@@ -129,6 +131,9 @@ def _judgment(
             "needs query id, document id and integer grade (or TREC's four fields): "
             f"{excerpt(' '.join(fields))}"
         )
+        return Problem(place, "judgment", detail)
+    if abs(float(grade)) > _MOST:
+        detail = f"grade {excerpt(grade)} is beyond {_MOST:,}, the most that is read"
         return Problem(place, "judgment", detail)
     return Judgment(place, query, document, int(float(grade)))
 

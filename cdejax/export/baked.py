@@ -18,7 +18,7 @@ from cdejax.export.publish import CARD, publish, read_marker
 from cdejax.export.tokenizer import write_tokenizer
 from cdejax.models import BakedEncoder, ContextualEncoder
 from cdejax.models.weights import to_state_dict
-from cdejax.paths import resolve_folder
+from cdejax.paths import outside, resolve_folder
 
 _CODE = (*CODE, "modeling_cdejax_baked", "sentence_transformers_cdejax_baked")
 _CLASSES = {
@@ -49,6 +49,7 @@ def bake(
     is installed, before the folder appears.
     """
     path = resolve_folder(model)
+    outside(folder, path)
     told = read_marker(path).get("metadata", {})
     told = {k: v for k, v in told.items() if k not in _OF_THE_UNBAKED}
     embedder = load(path, dtype="float32")

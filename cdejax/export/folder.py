@@ -184,7 +184,11 @@ def write_contextual(
 
 
 def _save(file: Path, tensors: Tensors) -> None:
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     arrays = {name: np.ascontiguousarray(a) for name, a in tensors.items()}
-    save_file(arrays, file, metadata={"format": "pt"})
+    try:
+        save_file(arrays, file, metadata={"format": "pt"})
+    except SafetensorError as error:  # it has no kind of its own for a full disk
+        raise OSError(f"{file}: {error}") from None

@@ -22,7 +22,7 @@ from cdejax.export.onnx_check import Reference
 from cdejax.export.publish import clear, move
 from cdejax.folder import transformer_folder
 from cdejax.models import BakedEncoder
-from cdejax.paths import local_output, resolve_folder
+from cdejax.paths import local_output, outside, resolve_folder
 
 _log = logging.getLogger(__name__)
 PLACE = "onnx"
@@ -78,7 +78,8 @@ def add_onnx(
         else:
             _copy(path, output, embedder, int8)
     except OSError as error:
-        raise ValueError(f"{where}: cannot be written ({error.strerror})") from None
+        reason = durable.reason(error)
+        raise ValueError(f"{where}: cannot be written ({reason})") from None
     return transformer_folder(where) / PLACE
 
 
@@ -110,10 +111,7 @@ def _check_output(folder: Path, output: Path) -> None:
         raise ValueError(f"{output}: exists and is not empty; give another folder")
     if not output.absolute().parent.is_dir():
         raise ValueError(f"{output}: there is no folder {output.parent}; make it first")
-    if output.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(
-            f"{output}: is inside the model's folder, whose copy it would be"
-        )
+    outside(output, folder)
 
 
 def _copy(folder: Path, output: Path, embedder: Embedder, int8: bool) -> None:

@@ -97,7 +97,12 @@ def warn_of_changes(folder: str | Path) -> None:
     except ValueError as error:  # no part of the model
         _log.warning("%s", error)
         return
-    if not isinstance(table, dict):
+    if table is None:  # an older version's
+        return
+    try:
+        table = digests.check_table(table, f"{Path(folder) / MARKER}: digests")
+    except ValueError as error:
+        _log.warning("%s; it was changed, and no file is compared with it", error)
         return
     if found := ", ".join(digests.changed(folder, table)):
         _log.warning(

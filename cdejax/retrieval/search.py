@@ -43,15 +43,15 @@ def search(
         jnp.asarray(_block(queries, start, rows))
         for start in range(0, len(queries), rows)
     ]
-    best = [_nothing(rows, k) for _ in parts]
+    found = min(k, len(documents))
+    best = [_nothing(rows, found) for _ in parts]
     for start in range(0, len(documents), step):
         block = jnp.asarray(_block(documents, start, step))
         count = min(step, len(documents) - start)
         best = [
-            _merge(*found, part, block, start, count)
-            for found, part in zip(best, parts, strict=True)
+            _merge(*kept, part, block, start, count)
+            for kept, part in zip(best, parts, strict=True)
         ]
-    found = min(k, len(documents))
     if not parts:
         return np.zeros((0, found), np.float32), np.zeros((0, found), np.int32)
     scores, ids = (

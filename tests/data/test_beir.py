@@ -192,6 +192,14 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         append("qrels/test.tsv", "q1\td4\t0.5"),
         r"test\.tsv:7: needs query id, document id and integer grade",
     ),
+    "grade of 400 digits": (
+        append("qrels/test.tsv", f"q1\td4\t{'9' * 400}"),
+        r"test\.tsv:7: grade '?9+.* is beyond 2,147,483,647",
+    ),
+    "grade of 33 bits": (
+        append("qrels/test.tsv", "q1\td4\t-2147483648"),
+        r"test\.tsv:7: grade '?-2147483648'? is beyond 2,147,483,647",
+    ),
     "first line is no header": (
         lambda folder: (folder / "qrels" / "test.tsv").write_text("q1\td1\thigh\n"),
         r"test\.tsv:1: needs query id, document id and integer grade",

@@ -1,6 +1,7 @@
 """Where an export is written, and what it refuses."""
 
 import errno
+import json
 
 import pytest
 
@@ -93,6 +94,35 @@ def test_a_flipped_bit_of_an_export_is_named_when_it_is_loaded(
     weights.write_bytes(content)
     load(folder)
     assert "not as it was exported (model.safetensors is damaged)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        [1],
+        5,
+        {"model.safetensors": 5},
+        {"model.safetensors": []},
+        {"model.safetensors": [1, "2"]},
+        {"a\0b": [1, 2]},
+        {"../model.safetensors": [1, 2]},
+        {"/etc/hostname": [1, 2]},
+    ],
+)
+def test_a_damaged_table_of_digests_is_named(model, arguments, table, caplog):
+    folder = export_model(model, **arguments)
+    marker = json.loads((folder / "cdejax.json").read_text())
+    (folder / "cdejax.json").write_text(json.dumps(marker | {"digests": table}))
+    load(folder)
+    assert "cdejax.json: digests: no table of digests; it was changed" in caplog.text
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(model, arguments, small_disk):
+    folder = small_disk[0] / "export"
+    (small_disk[0] / "filler").write_bytes(bytes(8 << 20))
+    with pytest.raises(ValueError, match=r"No space left on device\. Free some space"):
+        export_model(model, **(arguments | {"folder": folder}))
+    assert [path.name for path in small_disk[0].iterdir()] == ["filler"]
 
 
 def test_an_empty_folder_will_do(model, arguments):

@@ -82,7 +82,6 @@ def step_gradients(
     step=1,
     kept=None,
     ring=False,
-    max_widths=2,
 ):
     size = CASES[case]
     graphdef, params = make_model(case, context=8)
@@ -91,7 +90,6 @@ def step_gradients(
         devices=devices,
         tokens=tokens,
         packed=packed,
-        max_widths=max_widths,
         **size,
     )
     mesh = make_mesh(jax.devices()[:devices], fsdp)
@@ -182,7 +180,7 @@ def test_devices_that_share_parameters_take_equally_many_chunks(reference):
 def test_unchecked_variance_changes_nothing(fsdp, reference, monkeypatch):
     """As on TPUs, whose kernels do not tell what varies over the devices."""
     monkeypatch.setattr(module, "has_tpu", lambda mesh: True)
-    how = {"devices": 4, "fsdp": fsdp, "tokens": 130, "max_widths": 1}
+    how = {"devices": 4, "fsdp": fsdp, "tokens": 130}
     model, metrics, gradients = step_gradients("contextual", **how)
     loss, expected = reference("contextual", model)
     np.testing.assert_allclose(metrics.loss, loss, rtol=1e-5)
@@ -431,7 +429,7 @@ def test_memory_falls_with_the_chunk_size(kind):
 @functools.cache
 def run_steps(devices, fsdp=1, steps=3):
     graphdef, params = make_model("contextual", context=8)
-    maker = make_batches(world(), devices=devices, tokens=100, context=8, max_widths=1)
+    maker = make_batches(world(), devices=devices, tokens=100, context=8)
     mesh = make_mesh(jax.devices()[:devices], fsdp)
     optimizer = optax.adamw(1e-3)
     state = State(params, optimizer.init(params), jnp.zeros((), jnp.int32))

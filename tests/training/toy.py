@@ -85,7 +85,7 @@ def world(seed=0, rows=64, batch=16, epochs=2, negatives=0, max_length=24):
 
 
 def make_batches(
-    world, *, devices=1, tokens=64, context=0, negatives=0, packed=True, max_widths=2
+    world, *, devices=1, tokens=64, context=0, negatives=0, packed=True
 ) -> BatchMaker:
     pairs, store, plan, vectors = world
     settings = BatchSettings(
@@ -95,7 +95,7 @@ def make_batches(
         context_size=context,
         soft_tokens=8 if context else 0,
         negatives_per_query=negatives,
-        max_widths=max_widths,
+        max_widths=2,
         packed=packed,
     )
     return BatchMaker(pairs, store, plan, settings, vectors)
