@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from cdejax.context import Context
+from cdejax.counts import check_count
 from cdejax.platforms import platform
 
 LEAST_WIDTH = 16
@@ -66,10 +67,9 @@ def batches(
       devices: batches are split over so many.
 
     Raises:
-      ValueError: `batch_size` is below 1.
+      ValueError: `batch_size` is no whole number from 1 on.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size {batch_size}: give 1 or more")
+    check_count("batch_size", batch_size)
     sizes = [batch_size]
     while sizes[-1] > least:
         sizes.append(max(sizes[-1] // 4, least))

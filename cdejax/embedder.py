@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -22,6 +23,7 @@ from jaxtyping import DTypeLike, Float, Int
 from cdejax.artifacts import fingerprint
 from cdejax.batching import context_arrays
 from cdejax.context import Context, Fill, Method
+from cdejax.counts import check_count
 from cdejax.data.given_texts import as_rows, check_texts
 from cdejax.data.ragged import Ragged
 from cdejax.data.tokenizer import Tokenizer
@@ -367,6 +369,10 @@ class Embedder:
         advance: Callable[[int], None],
     ) -> Iterator[Float[np.ndarray, "block dim"]]:
         """Tokenises a block ahead, encodes batch by batch, restores the order."""
+        check_count("batch_size", job.batch_size)
+        if job.kind not in list(self.prompts):
+            known = sorted(self.prompts)
+            raise ValueError(f"kind {job.kind!r}: choose one of {known}")
         mesh = local_mesh()
         most = BLOCK * job.batch_size * mesh.size
         cuts = 0
@@ -379,9 +385,6 @@ class Embedder:
             out = np.empty((len(tokens), job.size), np.float32)
             return Block(own.start, tokens, out, len(tokens))
 
-        if job.kind not in self.prompts:
-            known = sorted(self.prompts)
-            raise ValueError(f"kind {job.kind!r}: choose one of {known}")
         skip = self._skip(job.kind, job.max_length)
         fixed = self._everywhere, *jax.device_put((job.context, skip), same(mesh))
         limits = job.batch_size, job.max_length, self.tokenizer.pad_id, len(rows)
@@ -455,6 +458,14 @@ class _Job:
     """Of a vector that is asked for."""
 
 
+def _activations(dtype: DTypeLike) -> Any:
+    """A dtype of activations; ValueError for what JAX computes in another one."""
+    with contextlib.suppress(TypeError):
+        if (found := jnp.dtype(dtype)) in (jnp.float32, jnp.bfloat16, jnp.float16):
+            return found
+    raise ValueError(f"dtype {dtype!r}: give float32, bfloat16 or float16")
+
+
 def load(
     folder: str | Path,
     *,
@@ -484,7 +495,7 @@ def load(
     path = resolve_folder(folder)
     warn_of_changes(path)
     settings = read_settings(path)
-    chosen = usual_dtype(local_mesh()) if dtype is None else jnp.dtype(dtype)
+    chosen = usual_dtype(local_mesh()) if dtype is None else _activations(dtype)
     model = from_pretrained(path, dtype=chosen, preset=preset)
     place = transformer_folder(path) if tokenizer is None else resolve_folder(tokenizer)
     baked = Context.load(path) if isinstance(model, BakedEncoder) else None

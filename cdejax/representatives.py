@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from cdejax.context import Context, Fill, Method, Origin, hash_texts, sample
+from cdejax.counts import check_count
 from cdejax.data.given_texts import as_rows
 
 LOOKED_AT = 8
@@ -48,13 +49,15 @@ class Choice:
     """What stands in the places that the texts leave."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.places <= self.most:
+        check_count("seed", self.seed, 0)
+        for name in ("size", "candidates"):
+            if (value := getattr(self, name)) is not None:
+                check_count(name, value, 0)
+        if self.places > self.most:
             raise ValueError(
                 f"size {self.size}: this model reads 0 to {self.most} context texts "
                 "(trained C)"
             )
-        if self.seed < 0:
-            raise ValueError(f"seed {self.seed}: give 0 or more")
         for name, kinds in (("method", Method), ("fill", Fill)):
             known = typing.get_args(kinds)
             if getattr(self, name) not in known:

@@ -401,7 +401,13 @@ def test_sample():
         (lambda b, c: b.encode(["a", 3]), r"texts\[1\]: a int"),
         (lambda b, c: b.encode("text"), "wrap it in a list"),
         (lambda b, c: b.encode(["a"], "passage"), "kind 'passage'"),
+        (lambda b, c: b.encode(["a"], ["query"]), r"kind \['query'\]: choose"),
         (lambda b, c: b.encode(["a"], batch_size=0), "batch_size 0"),
+        (lambda b, c: b.encode(["a"], batch_size=1.5), "batch_size 1.5"),
+        (lambda b, c: b.encode(["a"], batch_size="9"), "batch_size '9'"),
+        (lambda b, c: c.context(TEXTS, size=1.5), "size 1.5"),
+        (lambda b, c: c.context(TEXTS, size=True), "size True"),
+        (lambda b, c: c.context(TEXTS, seed=None), "seed None"),
         (lambda b, c: b.encode(["a"], context=c.context(["b"])), "takes no context"),
         (lambda b, c: b.context(["a"]), "is a biencoder"),
         (lambda b, c: c.encode(["a"]), r"embedder\.context\(texts\)"),
@@ -416,6 +422,12 @@ def test_sample():
 def test_refuses(biencoder, contextual, call, match):
     with pytest.raises(ValueError, match=match):
         call(biencoder, contextual)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bf16", "int8", 5])
+def test_a_dtype_that_is_not_computed_in_is_refused(minilm, dtype):
+    with pytest.raises(ValueError, match=rf"dtype '?{dtype}'?: give float32"):
+        cdejax.load(minilm, dtype=dtype)
 
 
 def test_refuses_the_context_of_other_weights(contextual, tokenizer):

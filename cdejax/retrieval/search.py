@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
+from cdejax.counts import check_count
+
 _LEAST_BLOCK, _LEAST_ROWS = 1024, 64
 
 
@@ -118,7 +120,6 @@ def _check(queries: np.ndarray, documents: np.ndarray, k: int) -> None:
             f"queries have dimension {queries.shape[1]}, documents "
             f"{documents.shape[1]}: encode both with one model"
         )
-    if k < 1:
-        raise ValueError(f"k {k}: give 1 or more")
+    check_count("k", k)
     if len(documents) == 0:
         raise ValueError("no documents to search in")

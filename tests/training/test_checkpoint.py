@@ -59,7 +59,7 @@ def test_what_a_kill_left_of_older_ones_is_removed(tmp_path):
     checkpoints.close()
     shutil.copytree(tmp_path / "2", tmp_path / "1")
     alone = Checkpoints(tmp_path, keep=1, alone=True)
-    assert alone.restore_latest(state, mesh)[0] == 3
+    assert (alone.restore_latest(state, mesh) or [None])[0] == 3
     assert alone.steps() == [1, 2, 3]
     assert read(tmp_path, state, mesh)[0] == 3
     assert Checkpoints(tmp_path, keep=2).steps() == [2, 3]
