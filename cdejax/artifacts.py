@@ -169,13 +169,14 @@ def _check_digests(folder: Path) -> None:
     if not path.is_file():
         return
     try:
-        found = ", ".join(digests.changed(folder, digests.read_digests(path)))
+        changed = ", ".join(digests.changed(folder, digests.read_digests(path)))
+        found = f"{folder}: {changed} since the stage ended" if changed else ""
     except ValueError as error:
         found = str(error)
     if found:
         raise ValueError(
-            f"{folder}: {found} since the stage ended. Nothing of it is used: remove "
-            "this folder, so that the stage runs again."
+            f"{found}. Nothing of the folder is used: remove "
+            f"{folder}, so that the stage runs again."
         )
 
 

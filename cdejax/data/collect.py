@@ -132,7 +132,10 @@ def collect(
     report.stop(config.on_invalid)
     if not len(pairs):
         kinds = ", ".join(f"{kind} {n:,}" for kind, n in report.kinds.most_common())
-        raise ValueError(f"no valid row in any source (problems: {kinds}).")
+        names = ", ".join(source.path for source in config.sources)
+        raise ValueError(
+            f"{names}: no valid row in any source ({kinds or 'nor any other row'})."
+        )
     return pairs, {
         "sources": sources,
         "rows": sum(source["rows"] for source in sources),
