@@ -170,13 +170,13 @@ def _check_digests(folder: Path) -> None:
         return
     try:
         changed = ", ".join(digests.changed(folder, digests.read_digests(path)))
-        found = f"{folder}: {changed} since the stage ended" if changed else ""
+        found = f"{changed} since the stage ended" if changed else ""
     except ValueError as error:
-        found = str(error)
+        found = str(error).removeprefix(f"{folder}/")
     if found:
         raise ValueError(
-            f"{found}. Nothing of the folder is used: remove "
-            f"{folder}, so that the stage runs again."
+            f"{folder}: {found}. Nothing of it is used: remove this folder, so that "
+            "the stage runs again."
         )
 
 
