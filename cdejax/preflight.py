@@ -64,7 +64,20 @@ def check_models(config: Config) -> None:
     if config.vectors.method == "encoder":
         _check_model(config.vectors.encoder or "", "vectors.encoder")
     if config.training.init_from is not None:
-        resolve_folder(config.training.init_from, "training.init_from")
+        check_init_from(config.training.init_from)
+
+
+def check_init_from(name: str) -> None:
+    """Looks whether a run can start from a folder; ValueError if it is no model's."""
+    from cdejax.models import from_pretrained
+    from cdejax.training.start import init_folder, is_export
+
+    folder = init_folder(name)
+    if is_export(folder):
+        try:
+            from_pretrained(folder, weights=False)
+        except ValueError as error:
+            raise ValueError(f"training.init_from: {error}") from None
 
 
 def _check_model(name: str, setting: str) -> None:

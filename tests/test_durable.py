@@ -77,6 +77,33 @@ def test_a_full_disk_leaves_the_old_files_and_no_others(tmp_path):
     assert not (tmp_path / "fresh").exists()
 
 
+def test_names_appear_only_when_their_content_is_on_disk(tmp_path, monkeypatch):
+    """A power cut keeps what was brought to disk: content first, then the new name."""
+    done = []
+    sync, replace = os.fsync, os.replace
+
+    def synced(number):
+        done.append(("sync", Path(os.readlink(f"/proc/self/fd/{number}")).name))
+        sync(number)
+
+    def replaced(new, path):
+        done.append(("name", Path(path).name))
+        replace(new, path)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    durable.write_file(tmp_path / "a", lambda stream: stream.write(b"new"))
+    assert done == [("sync", ".a.tmp"), ("name", "a"), ("sync", tmp_path.name)]
+    done.clear()
+    folder = tmp_path / "out"
+    durable.write_together(folder, lambda new: (new / "b").write_text("new"))
+    ready = done.index(("name", ".ready"))
+    assert ("sync", "b") in done[:ready]
+    assert done[ready + 1] == ("sync", "out")
+    assert done.index(("name", "b")) > ready
+    assert done[-1] == ("sync", "out")
+
+
 def test_a_full_disk_is_told_whoever_met_it():
     """NumPy, shutil and safetensors have words of their own for it."""
     full_disk = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a")

@@ -5,6 +5,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from cdejax.config import EvaluationConfig, TrainingConfig
+
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (\d+b?) \|(.*)\|$", PAGE, re.M)
@@ -30,10 +32,17 @@ def test_every_known_fault_has_its_test_or_a_reason():
 def test_nothing_starts_worker_processes():
     """A fork beside the tokenizer's or JAX's threads may hang."""
     starting = re.compile(
-        r"\bimport multiprocessing\b|\bos\.fork\b|ProcessPool|mp_prefetch|worker_count"
+        r"\b(import|from) multiprocessing\b|\bos\.fork\b|ProcessPool|mp_prefetch"
+        "|worker_count"
     )
     for file in (ROOT / "cdejax").rglob("*.py"):
         assert not starting.search(file.read_text(encoding="utf-8")), file
+
+
+def test_defaults_are_those_that_people_expect():
+    assert TrainingConfig().temperature == 0.02
+    assert TrainingConfig().compilation_cache is None
+    assert not EvaluationConfig().ignore_identical_ids
 
 
 def test_every_requirement_has_a_reason():

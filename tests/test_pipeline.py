@@ -138,6 +138,9 @@ def test_metrics_have_all_that_was_promised(finished):
         *("learning_rate", "pairs_per_second", "tokens_per_second"),
         *("padding_efficiency", "loader_wait_share"),
     }
+    start = read_metrics(finished[0] / "contextual")[0]
+    assert start["event"] == "start"
+    assert start["cpu_activations"] == 0  # the recipe's; it decides the order of sums
     assert 0 <= line["loader_wait_share"] <= 1
     assert 0 < line["padding_efficiency"] <= 1
     assert list((finished.folder / "contextual" / "tensorboard").glob("events*"))
@@ -309,6 +312,7 @@ def test_recipe_that_does_not_fit_is_refused(recipe, tmp_path, capsys, setting, 
             "path: gone.npy: no such",
         ),
         ({"evaluation": {"collections": ["nowhere"]}}, "nowhere"),
+        ({"training": {"init_from": "."}}, "neither an exported folder"),
     ],
 )
 def test_missing_folders_are_found_before_any_work(recipe, tmp_path, overrides, words):

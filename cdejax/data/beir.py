@@ -137,6 +137,20 @@ def collection_folder(path: str, default: str = "test") -> tuple[Path, str]:
     return found
 
 
+def check_folder(folder: Path, split: str) -> None:
+    """Looks at a BEIR folder before any work.
+
+    Raises:
+      ValueError: a file is missing, or the first row of one is none.
+    """
+    qrels_file(folder, split)
+    for name in ("corpus", "queries"):
+        row = next(iter(read_json_lines(_find(folder, name))), None)
+        entry = _entry(row, {}, name == "corpus") if isinstance(row, Row) else row
+        if isinstance(entry, Problem):
+            raise ValueError(f"{entry.place}: {entry.detail}")
+
+
 def _find(folder: Path, name: str) -> Path:
     for file in (folder / f"{name}.jsonl", folder / f"{name}.jsonl.gz"):
         if file.is_file():

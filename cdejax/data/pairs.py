@@ -117,7 +117,7 @@ class Pairs:
             raise ValueError(
                 f"{self.folder}: has no {_KNOWN} (known answers of all rows read); an "
                 "earlier version made it. Train under another `name` or `output`, or "
-                "remove the recipe's folder, so that the pairs are made again."
+                "move the recipe's folder away, so that the pairs are made again."
             )
         return KnownPositives(load_array(self.folder / _KNOWN))
 

@@ -57,14 +57,16 @@ def read_source(source: SourceConfig) -> Reading:
 def check_source(source: SourceConfig) -> None:
     """Looks at a source before any work: is it there, and has it the columns?
 
-    Of files, the first rows of the first are read; folders and packages are only looked
-    for, since their layout is fixed.
+    Of files, the first rows of the first are read, of a BEIR folder the first of its
+    corpus and queries; what comes by a library is only opened.
 
     Raises:
-      ValueError: as `read_source`; or the first file's first rows lack a column.
+      ValueError: as `read_source`; or the first rows lack a column.
     """
-    if beir_folder(source.path):
-        return
+    if folder := beir_folder(source.path):
+        from cdejax.data.beir import check_folder
+
+        return check_folder(*folder)
     reading = read_source(source)
     if source.path.startswith(("hf:", "tfds:")) or source.path == "python-packages":
         return

@@ -12,7 +12,12 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from cdejax.config import EvaluationConfig
-from cdejax.data.beir import Collection, collection_folder, read_collection
+from cdejax.data.beir import (
+    Collection,
+    check_folder,
+    collection_folder,
+    read_collection,
+)
 from cdejax.data.split import hold_out, row_groups
 
 if TYPE_CHECKING:
@@ -73,13 +78,16 @@ def evaluation_collections(
 
 
 def collection_folders(config: EvaluationConfig) -> list[Path]:
-    """Folders of the BEIR collections that a recipe names.
+    """Folders of the BEIR collections that a recipe names, after a look at each.
 
     Raises:
-      ValueError: one is not there.
+      ValueError: one is not there, or lacks a file or a field.
     """
     try:
-        return [collection_folder(path)[0] for path in config.collections]
+        found = [collection_folder(path) for path in config.collections]
+        for folder, split in found:
+            check_folder(folder, split)
+        return [folder for folder, _ in found]
     except ValueError as error:
         raise ValueError(f"evaluation.collections: {error}") from None
 

@@ -21,6 +21,7 @@ from cdejax.compilation import Compilations
 from cdejax.config import Config
 from cdejax.data.loader import batches
 from cdejax.distributed import from_main, is_main, main_only, processes
+from cdejax.platforms import has_cpu
 from cdejax.progress import progress
 from cdejax.stopping import Stopped, requests
 from cdejax.training.batches import Batch, BatchMaker, BatchSettings, filled
@@ -241,12 +242,18 @@ class _Run:
             "context_documents": self.maker.context_size,
             "chunk_tokens": self.maker.settings.chunk_tokens,
             "chunks_kept": sum(self.kept.texts),
+            **self._limit(),
             "padding_efficiency": round(found, 4),
             "best_padding_efficiency": round(possible, 4),
         }
         shown = list(facts.items())[1:]
         _log.info(", ".join(f"{k.replace('_', ' ')} {v}" for k, v in shown))
         return facts
+
+    def _limit(self) -> dict[str, float]:
+        """On CPUs, what bounds the kept chunks, and so the order of sums."""
+        limit = self.config.training.cpu_activations
+        return {"cpu_activations": limit} if has_cpu(self.mesh) else {}
 
     def finish(self) -> None:
         """Runs the steps that are left."""

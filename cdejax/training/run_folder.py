@@ -111,7 +111,7 @@ def check_version(folder: str | Path) -> None:
             f"{path}: another version of cdejax began this run (training version "
             f"{old}; this one has {VERSIONS['training']}) and this one cannot continue "
             "it. Finish it with that version, choose another `name` or `output`, or "
-            "remove the folder to train anew."
+            "move the folder away to train anew."
         )
 
 

@@ -121,8 +121,8 @@ def start_files(config: Config) -> dict[str, dict[str, str]]:
     encoder = resolve_folder(config.model.encoder, "model.encoder")
     found = {"encoder": folder_files(encoder)}
     if (source := config.training.init_from) is not None:
-        folder = resolve_folder(source, "training.init_from")
-        read = model_files if _is_export(folder) else run_files
+        folder = init_folder(source)
+        read = model_files if is_export(folder) else run_files
         found["init_from"] = read(folder)
     return found
 
@@ -136,7 +136,23 @@ def run_files(run_folder: str | Path) -> dict[str, str]:
     return {name: hash_files(folder / name) for name in names}
 
 
-def _is_export(folder: Path) -> bool:
+def init_folder(source: str) -> Path:
+    """The folder that `training.init_from` names: an export's or a run's.
+
+    Raises:
+      ValueError: it is neither, or not there.
+    """
+    folder = resolve_folder(source, "training.init_from")
+    if not is_export(folder) and not (folder / CHECKPOINTS).is_dir():
+        raise ValueError(
+            f"training.init_from: {source} is neither an exported folder (no "
+            f"config.json) nor a run (no {CHECKPOINTS}/ in it)"
+        )
+    return folder
+
+
+def is_export(folder: Path) -> bool:
+    """Whether a folder holds a model, rather than a run."""
     return (folder / "config.json").is_file()
 
 
@@ -181,10 +197,10 @@ def initial_params(config: Config, model: Model) -> Any:
     source = config.training.init_from
     if source is None:
         return params
-    folder = resolve_folder(source, "training.init_from")
-    if _is_export(folder):
+    folder = init_folder(source)
+    if is_export(folder):
         found = nnx.split(from_pretrained(folder))[1]
-    elif (folder / CHECKPOINTS).is_dir():
+    else:
         try:
             return trained_params(folder, params)
         except ValueError as error:
@@ -192,11 +208,6 @@ def initial_params(config: Config, model: Model) -> Any:
                 f"training.init_from: {source} holds no run of such a model, so make "
                 f"`model` agree with it ({error})"
             ) from None
-    else:
-        raise ValueError(
-            f"training.init_from: {source} is neither an exported folder (no "
-            f"config.json) nor a run (no {CHECKPOINTS}/ in it)"
-        )
     shapes = [jax.tree.map(jnp.shape, tree) for tree in (found, params)]
     if shapes[0] != shapes[1]:
         raise ValueError(

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cdejax.config import DataConfig, SourceConfig
+from cdejax.config import DataConfig, EvaluationConfig, SourceConfig
 from cdejax.data.beir import read_collection
 from cdejax.data.pairs import Pairs, build_pairs
+from cdejax.data.sources import check_source
+from cdejax.retrieval.collections import collection_folders
 
 CORPUS = [
     {"_id": "d1", "title": "Title", "text": "text one"},
@@ -250,6 +252,29 @@ def test_broken_collection(kind: str, beir: Path) -> None:
     with pytest.raises(ValueError, match=message) as error:
         read_collection(beir)
     assert "on_invalid" not in str(error.value)  # no setting of collections
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: (f / "corpus.jsonl").unlink(), r"no corpus\.jsonl or corpus"),
+        (lambda f: (f / "qrels" / "test.tsv").unlink(), r"test\.tsv: no such file"),
+        (
+            lambda f: (f / "corpus.jsonl").write_text('{"docid": "a", "text": "b"}\n'),
+            r"corpus\.jsonl:1: needs the fields `_id` and `text`",
+        ),
+    ],
+)
+def test_a_broken_folder_is_found_before_any_work(beir: Path, change, message) -> None:
+    config = EvaluationConfig(collections=(str(beir),))
+    source = SourceConfig(path=f"{beir}:test")
+    assert collection_folders(config) == [beir]
+    check_source(source)
+    change(beir)
+    with pytest.raises(ValueError, match=message):
+        collection_folders(config)
+    with pytest.raises(ValueError, match=message):
+        check_source(source)
 
 
 def test_empty_query_is_an_error(beir: Path) -> None:

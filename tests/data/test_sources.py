@@ -42,6 +42,14 @@ def test_json_lines(name: str, tmp_path: Path) -> None:
     assert places == [f"{tmp_path / name}:{n}" for n in range(1, 6)]
 
 
+@pytest.mark.parametrize("folder", ["plain", "set_no_neg", "hard.neg", "train:x"])
+def test_a_folders_name_changes_nothing(folder: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir()
+    path = tmp_path / folder / "rows.jsonl"
+    write_lines(path, ROWS)
+    assert values(SourceConfig(path=str(path), columns=COLUMNS)) == ROWS
+
+
 def test_glob_is_sorted(tmp_path: Path) -> None:
     write_lines(tmp_path / "b.jsonl.gz", ROWS[3:])
     write_lines(tmp_path / "a.jsonl", ROWS[:3])

@@ -2,8 +2,10 @@
 
 import errno
 import json
+from importlib.metadata import version
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 import cdejax.export.folder
 from cdejax import load
@@ -115,6 +117,14 @@ def test_a_damaged_table_of_digests_is_named(model, arguments, table, caplog):
     (folder / "cdejax.json").write_text(json.dumps(marker | {"digests": table}))
     load(folder)
     assert "cdejax.json: digests: no table of digests; it was changed" in caplog.text
+
+
+def test_a_contextual_export_names_the_versions_that_it_needs(arguments):
+    folder = export_model(small_contextual("bert"), **arguments)
+    config = json.loads((folder / "config_sentence_transformers.json").read_text())
+    assert {"sentence-transformers", "transformers"} <= config["requirements"].keys()
+    for name, wanted in config["requirements"].items():
+        assert SpecifierSet(wanted).contains(version(name))
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(model, arguments, small_disk):
