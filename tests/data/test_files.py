@@ -43,31 +43,32 @@ def build(folder: Path, path: Path | str, columns: ColumnsConfig = PLAIN, **opti
     return counts, Pairs.open(folder / "out")
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("mark.jsonl", b"\xef\xbb\xbf" + LINES),
-        ("windows.jsonl", LINES.replace(b"\n", b"\r\n")),
-        ("lines.ndjson", LINES),
-        ("lines.json", LINES),
-        ("hidden.jsonl", gzip.compress(LINES)),
-        ("members.jsonl.gz", gzip.compress(LINES[:50]) + gzip.compress(LINES[50:])),
-        ("padded.jsonl.gz", gzip.compress(LINES) + bytes(512)),
-        ("plain.jsonl.gz", LINES),
-        ("a.csv", CSV.encode()),
-        ("mark.csv", b"\xef\xbb\xbf" + CSV.encode()),
-        ("windows.csv", CSV.replace("\n", "\r\n").encode()),
-        ("blank.csv", CSV.replace("\n", "\n\n").encode()),
-        ("semicolon.csv", CSV.replace(",", ";").encode()),
-        ("tab.csv", CSV.replace(",", "\t").encode()),
-        ("a.tsv", CSV.replace(",", "\t").encode()),
-        ("a.csv.gz", gzip.compress(CSV.encode())),
-        ("spaced.csv", CSV.replace("query,document", "query, document").encode()),
-    ],
-)
-def test_the_same_rows_however_the_file_was_written(name, content, tmp_path):
+WRITTEN = {
+    "mark.jsonl": b"\xef\xbb\xbf" + LINES,
+    "windows.jsonl": LINES.replace(b"\n", b"\r\n"),
+    "lines.ndjson": LINES,
+    "lines.json": LINES,
+    "hidden.jsonl": gzip.compress(LINES),
+    "members.jsonl.gz": gzip.compress(LINES[:50]) + gzip.compress(LINES[50:]),
+    "padded.jsonl.gz": gzip.compress(LINES) + bytes(512),
+    "plain.jsonl.gz": LINES,
+    "a.csv": CSV.encode(),
+    "mark.csv": b"\xef\xbb\xbf" + CSV.encode(),
+    "windows.csv": CSV.replace("\n", "\r\n").encode(),
+    "blank.csv": CSV.replace("\n", "\n\n").encode(),
+    "semicolon.csv": CSV.replace(",", ";").encode(),
+    "tab.csv": CSV.replace(",", "\t").encode(),
+    "a.tsv": CSV.replace(",", "\t").encode(),
+    "a.csv.gz": gzip.compress(CSV.encode()),
+    "spaced.csv": CSV.replace("query,document", "query, document").encode(),
+}
+"""Files that hold the same rows. Tests are named by the file: gzip holds the time."""
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_same_rows_however_the_file_was_written(name, tmp_path):
     path = tmp_path / name
-    path.write_bytes(content)
+    path.write_bytes(WRITTEN[name])
     assert read(path) == ROWS
     assert problems(path) == []
 
