@@ -53,6 +53,15 @@ def sync_tree(folder: str | Path) -> None:
         sync(place)
 
 
+def sync_folders(folder: str | Path) -> None:
+    """Brings the names in a folder and in its folders to disk, but no content.
+
+    Files may come and go meanwhile: other processes write theirs.
+    """
+    for place, _, _ in os.walk(folder, topdown=False):
+        sync(place)
+
+
 def replace(new: str | Path, path: str | Path) -> None:
     """Renames a file or folder that is on disk; the rename survives a power cut."""
     os.replace(new, path)

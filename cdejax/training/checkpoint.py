@@ -110,7 +110,8 @@ class Checkpoints:
             name = f"digests.{process()}-{processes()}.json"  # see `_parts`
             digests.write_digests(self._path(step), own, name)
             if is_main():
-                durable.sync_tree(self.folder)
+                durable.sync_folders(self._path(step))
+                durable.sync(self.folder)
                 self._remove_older(step)
         except BaseException:
             if is_main():
@@ -345,14 +346,18 @@ def _score_digest(step: int, score: float) -> str:
 
 
 def _written_by(number: int, files: list[Path]) -> list[Path]:
-    """Files of a checkpoint that a process wrote; what all share is process 0's."""
+    """Files of a checkpoint that a process wrote; what all share is process 0's.
+
+    Digests are nobody's: another process may be writing its own just now.
+    """
 
     def owner(path: Path) -> int:
         marked = [part for part in path.parts if "process_" in part]
         digits = marked[-1].rpartition("process_")[2] if marked else ""
         return int(digits) if digits.isdigit() else 0
 
-    return [path for path in files if owner(path) == number]
+    written = (path for path in files if "digests." not in path.name)
+    return [path for path in written if owner(path) == number]
 
 
 def _parts(path: Path) -> int:

@@ -1,5 +1,6 @@
 """Checkpoints move between device counts and skip what cannot be read."""
 
+import os
 import shutil
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from cdejax import digests, durable
 from cdejax.config import TrainingConfig
 from cdejax.training.checkpoint import Best, Checkpoints
 from cdejax.training.optimizer import make_optimizer
@@ -63,6 +65,41 @@ def test_what_a_kill_left_of_older_ones_is_removed(tmp_path):
     assert alone.steps() == [1, 2, 3]
     assert read(tmp_path, state, mesh)[0] == 3
     assert Checkpoints(tmp_path, keep=2).steps() == [2, 3]
+
+
+def test_what_other_processes_are_writing_is_left_alone(tmp_path, monkeypatch):
+    """Their digests get their names while process 0 brings the checkpoint to disk."""
+    _, state = state_on(1)
+    files_of, seen = digests.files_of, []
+
+    def found(folder):
+        (folder / ".digests.1-2.json.tmp").write_text("{}")
+        seen.extend(files := files_of(folder))
+        (folder / ".digests.1-2.json.tmp").rename(folder / "digests.1-2.json")
+        return files
+
+    monkeypatch.setattr(digests, "files_of", found)
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(3, state)
+    checkpoints.close()
+    assert tmp_path / "3" / ".digests.1-2.json.tmp" in seen
+    table = digests.read_digests(tmp_path / "3" / "digests.0-1.json")
+    assert table
+    assert not [name for name in table if "digests." in name]
+
+
+def test_a_file_that_goes_while_folders_are_brought_to_disk(tmp_path, monkeypatch):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "a.tmp").write_text("")
+    walk = os.walk
+
+    def walked(*arguments, **options):
+        for found in walk(*arguments, **options):
+            (tmp_path / "inner" / "a.tmp").unlink(missing_ok=True)
+            yield found
+
+    monkeypatch.setattr(os, "walk", walked)
+    durable.sync_folders(tmp_path)
 
 
 def test_nothing_there_is_no_checkpoint(tmp_path):
