@@ -19,7 +19,7 @@ from cdejax.options import (
     OnnxOptions,
     SearchOptions,
 )
-from cdejax.paths import local_output
+from cdejax.paths import MODEL_FILES, local_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from cdejax.context import Context
     from cdejax.embedder import Embedder
 
-_OF_A_MODEL = ("config.json", "modules.json", "cdejax.json")
-"""One of them is in every folder of a model."""
 SHOWN = 20
 """Queries in the table at most; a file of results holds all."""
 
@@ -242,7 +240,7 @@ def _check_output(path: Path, overwrite: bool, *inputs: Path | None) -> None:
         given and given.exists() and path.exists() and path.samefile(given)
         for given in inputs
     ):
-        raise ValueError(f"{path}: is read, too; choose another name for --output")
+        raise ValueError(f"{path}: is also an input; choose another name for --output")
     if path.is_dir():
         raise ValueError(f"{path}: is a folder; name a file in it")
     if path.exists() and not overwrite:
@@ -258,7 +256,7 @@ def _check_folder(path: Path, overwrite: bool) -> None:
     local_output(path, "--output")
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path}: is a file; name a folder")
-    if any((path / name).is_file() for name in _OF_A_MODEL):
+    if any((path / name).is_file() for name in MODEL_FILES):
         raise ValueError(
             f"{path}: holds a model, which would be changed; name another folder"
         )

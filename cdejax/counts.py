@@ -16,4 +16,4 @@ def check_count(name: str, value: Any, least: int = 1) -> None:
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not whole or value < least:
         given = value if whole else repr(value)
-        raise ValueError(f"{name} {given}: give {least} or more")
+        raise ValueError(f"{name} {given}: give a whole number, {least} or more")

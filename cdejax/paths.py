@@ -14,7 +14,9 @@ _WANTED = ("*.json", "*.safetensors", "*.txt", "*.model", "*/config.json",
 """Files that are fetched from the hub: no code, no pickles, no other formats."""
 
 
-_MARKS = ("config.json", "modules.json", "run.json", "checkpoints")
+MODEL_FILES = ("config.json", "modules.json")
+"""One of them is in every folder of a model."""
+_MARKS = (*MODEL_FILES, "run.json", "checkpoints")
 """One of them is in every folder of a model or a run."""
 
 

@@ -158,7 +158,7 @@ def test_an_output_never_replaces_what_is_read(minilm, documents, tmp_path, caps
     given = ["search", "--model", minilm, "--documents", documents, "--overwrite"]
     for output in (documents, queries, link):
         asked = [*given, "--queries", queries, "--output", output]
-        assert "is read, too; choose another name" in fails(capsys, *asked)
+        assert "is also an input; choose another name" in fails(capsys, *asked)
     assert documents.read_text().splitlines() == DOCUMENTS
 
 

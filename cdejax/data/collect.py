@@ -134,7 +134,7 @@ def collect(
         kinds = ", ".join(f"{kind} {n:,}" for kind, n in report.kinds.most_common())
         names = ", ".join(source.path for source in config.sources)
         raise ValueError(
-            f"{names}: no valid row in any source ({kinds or 'nor any other row'})."
+            f"{names}: no valid row in any source ({kinds or 'they hold no rows'})."
         )
     return pairs, {
         "sources": sources,

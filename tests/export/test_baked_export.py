@@ -17,7 +17,6 @@ from .conftest import CONTEXT, MAX_LENGTH, PROMPTS, cosines, small_contextual
 
 KINDS = ["bert", "nomic_bert"]
 TOLERANCE = 2e-5
-# Below, one text a device (`batch_size` 1): fewer shapes to compile.
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +54,7 @@ def test_cdejax_needs_no_context(baked, texts):
     embedder, context, folder = baked
     again = cdejax.load(folder)
     for kind in PROMPTS:
-        expected = embedder.encode(texts, kind, context, 1)
+        expected = embedder.encode(texts, kind, context)
         same(expected, again.encode(texts, kind))
     assert again.baked is not None
     assert again.baked.info == context.info
@@ -69,14 +68,14 @@ def test_cdejax_needs_no_context(baked, texts):
 
 def test_sentence_transformers_needs_no_second_argument(baked, theirs, texts):
     embedder, context, _ = baked
-    expected = {kind: embedder.encode(texts, kind, context, 1) for kind in PROMPTS}
+    expected = {kind: embedder.encode(texts, kind, context) for kind in PROMPTS}
     same(expected["query"], theirs.encode_query(texts))
     same(expected["document"], theirs.encode_document(texts, batch_size=7))
     same(expected["query"], theirs.encode(texts, prompt_name="query"))
     same(expected["document"], theirs.encode(texts, prompt=PROMPTS["document"]))
     plain = Embedder(embedder.model, embedder.tokenizer, max_length=MAX_LENGTH)
     bare = dataclasses.replace(context, settings=None)  # made with a prompt
-    same(plain.encode(texts, "document", bare, 1), theirs.encode(texts))
+    same(plain.encode(texts, "document", bare), theirs.encode(texts))
     assert theirs.prompts == PROMPTS
     assert theirs.max_seq_length == MAX_LENGTH
     assert theirs.get_embedding_dimension() == embedder.dim
@@ -91,7 +90,7 @@ def test_truncate_dim(baked, texts):
     cut = SentenceTransformer(
         str(folder), trust_remote_code=True, device="cpu", truncate_dim=16
     )
-    expected = embedder.encode(texts, "query", context, 1)[:, :16]
+    expected = embedder.encode(texts, "query", context)[:, :16]
     got = cut.encode_query(texts)
     assert got.shape == (len(texts), 16)
     np.testing.assert_allclose(got, expected, atol=TOLERANCE)
@@ -106,13 +105,13 @@ def test_automodel(baked, texts, tokens):
     ids, mask = tokens(folder, texts, PROMPTS["query"], left=True)
     with torch.inference_mode():
         got = model(torch.tensor(ids).long(), torch.tensor(mask).long()).numpy()
-    same(embedder.encode(texts, "query", context, 1, normalize=False), got)
+    same(embedder.encode(texts, "query", context, normalize=False), got)
     half = AutoModel.from_pretrained(
         folder, trust_remote_code=True, dtype=torch.bfloat16
     )
     with torch.inference_mode():
         got = half(torch.tensor(ids).long(), torch.tensor(mask).long()).numpy()
-    assert cosines(embedder.encode(texts, "query", context, 1), got).min() > 0.99
+    assert cosines(embedder.encode(texts, "query", context), got).min() > 0.99
 
 
 def test_folder_says_which_context_it_holds(baked, minilm, tmp_path):
@@ -141,7 +140,7 @@ def test_smaller_and_null_contexts(minilm, texts, tmp_path, kind, size):
     embedder = embedder_of(kind, minilm)
     context = embedder.context(texts, size=size)
     folder = export_baked(embedder, context, tmp_path / "model")
-    expected = embedder.encode(texts, "query", context, 1)
+    expected = embedder.encode(texts, "query", context)
     theirs = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
     same(expected, theirs.encode_query(texts))
     same(expected, cdejax.load(folder).encode(texts, "query"))
@@ -153,10 +152,7 @@ def test_masked_places_are_left_out(minilm, texts, tmp_path):
     mask = np.arange(CONTEXT) % 3 > 0
     context = Context(made.ids, made.vectors, mask, 0, made.model, made.origin)
     again = cdejax.load(export_baked(embedder, context, tmp_path / "model"))
-    same(
-        embedder.encode(texts, context=context),
-        again.encode(texts),
-    )
+    same(embedder.encode(texts, context=context), again.encode(texts))
     assert again.baked is not None
     assert again.baked.hash == context.compact().hash
 
@@ -167,7 +163,7 @@ def test_round_trips_through_both_libraries(baked, theirs, texts, tmp_path):
     from transformers import AutoModel
 
     embedder, context, _ = baked
-    expected = embedder.encode(texts, "query", context, 1)
+    expected = embedder.encode(texts, "query", context)
     theirs.save_pretrained(str(tmp_path / "theirs"))
     ours = cdejax.load(tmp_path / "theirs")
     same(expected, ours.encode(texts, "query"))
@@ -213,7 +209,7 @@ def test_an_unbaked_folder_of_the_same_name_may_be_loaded_before(
     ids, mask = tokens(folder, texts, PROMPTS["query"], left=False)
     with torch.inference_mode():
         got = classes[1](torch.tensor(ids).long(), torch.tensor(mask).long()).numpy()
-    same(embedder.encode(texts, "query", context, 1, normalize=False), got)
+    same(embedder.encode(texts, "query", context, normalize=False), got)
 
 
 def test_torch_refuses_another_context(baked, minilm, texts, tmp_path):
