@@ -22,6 +22,9 @@ from cdejax.platforms import has_tpu, platform
 
 FINE, FINE_ON_CPU = 1 << 18, 1 << 12
 """With so many texts, padding saved is worth more compilations (see `widths`)."""
+FEW_ON_CPU = 512
+"""Fewer texts than that are encoded in the smallest batches alone: a CPU computes
+several of them as fast as a large one, but would compile each size anew."""
 Shape = tuple[int, int]
 """Rows and tokens of a batch."""
 
@@ -127,8 +130,11 @@ class Call:
         fine = self.count >= (FINE_ON_CPU if cpu else FINE)
         # an accelerator computes padding sooner than it compiles another shape
         least = max(8 // devices, 1) if cpu else self.batch_size
+        most = (
+            min(least, self.batch_size) if self.count < FEW_ON_CPU else self.batch_size
+        )
         wide = widths(self.max_length, fine)
-        return batches(lengths, self.batch_size, wide, least, devices)
+        return batches(lengths, most, wide, least, devices)
 
     def _padded(
         self, tokens: Ragged, batch: Batch

@@ -1,5 +1,6 @@
 """Eight fake CPU devices for every test, set before JAX starts."""
 
+import gc
 import os
 import subprocess
 from pathlib import Path
@@ -9,20 +10,26 @@ import pytest
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# One thread each is enough for tiny arrays; more of them only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Tiny models run in no time, but compiling them is most of the test suite's: least is
-# asked of LLVM, and XLA's older emitters take half as long as its newer ones. Eight
+# asked of LLVM, once per program, and XLA's older emitters take half as long. Eight
 # devices on a busy machine may wait for each other for longer than the 40 seconds after
 # which XLA aborts the process.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 "
     "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters "
+    "--xla_cpu_parallel_codegen_split_count=1 "
     "--xla_cpu_collective_call_terminate_timeout_seconds=300",
 )
 
 import jax
 
 jax.config.update("jax_num_cpu_devices", 8)
+# Tracing makes many objects and little garbage: the collector took a tenth of the time.
+gc.set_threshold(100_000, 50, 50)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -249,6 +249,13 @@ def test_compilations_do_not_grow_with_the_texts(tokenizer, monkeypatch):
     assert compilations(embedder) == count
 
 
+def test_few_texts_take_one_size_of_batch(tokenizer):
+    """Otherwise a handful of texts would be compiled for every size that they fill."""
+    embedder = Embedder(BiEncoder(tiny(5, layer_norm_eps=1e-6)), tokenizer)
+    embedder.encode(["word " * 9] * 300)
+    assert compilations(embedder) == 1
+
+
 def test_several_new_shapes_are_compiled_before_they_are_used(tokenizer):
     embedder = Embedder(BiEncoder(tiny(4, layer_norm_eps=1e-7)), tokenizer)
     found = program(embedder._graph, "alone", local_mesh())

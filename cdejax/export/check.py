@@ -1,13 +1,9 @@
-"""Does an export give the same vectors, loaded where nothing else is?"""
+"""Does an export give the same vectors in other processes, in both libraries?"""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
-import os
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +11,7 @@ from jaxtyping import Float
 
 from cdejax.context import Context
 from cdejax.embedder import Embedder
+from cdejax.export.readers import cdejax_vectors, sentence_transformers_vectors
 from cdejax.mesh import local_mesh
 from cdejax.platforms import has_cpu
 from cdejax.similarity import unit
@@ -31,30 +28,6 @@ _TEXTS: tuple[str, ...] = (
     "",
     "ünïcödé – 文字",
 )
-_OURS = """
-import sys
-import numpy as np
-import jax.numpy as jnp
-import cdejax
-folder, texts, context, out, dtype = sys.argv[1:]
-texts = np.load(texts).tolist()
-embedder = cdejax.load(folder, dtype=jnp.dtype(dtype))
-context = embedder.context(texts) if context == "yes" else None
-np.save(out, embedder.encode(texts, "document", context))
-"""
-_THEIRS = """
-import sys
-import numpy as np
-from sentence_transformers import SentenceTransformer
-folder, texts, context, out, _ = sys.argv[1:]
-texts = np.load(texts).tolist()
-own = {"trust_remote_code": True, "device": "cpu", "local_files_only": True}
-model = SentenceTransformer(folder, **own, model_kwargs={"dtype": "float32"})
-given = {"prompt_name": "document", "show_progress_bar": False}
-if context == "yes":
-    given["dataset_embeddings"] = model.encode(texts, **given)
-np.save(out, model.encode(texts, **given))
-"""
 
 
 def check_export(embedder: Embedder, folder: str | Path) -> None:
@@ -71,7 +44,7 @@ def check_export(embedder: Embedder, folder: str | Path) -> None:
     if embedder.context_size is not None:
         context = embedder.context(texts)
     ours = embedder.encode(texts, "document", context)
-    fresh = _vectors(_OURS, folder, texts, context is not None, embedder.dtype)
+    fresh = cdejax_vectors(folder, texts, context is not None, embedder.dtype)
     difference = float(np.abs(ours - fresh).max())
     if not difference <= TOLERANCE:
         raise ValueError(
@@ -90,7 +63,7 @@ def check_sentence_transformers(
 ) -> None:
     """Compares an export's vectors in sentence-transformers with those in cdejax.
 
-    Both are loaded on the CPU in float32, in processes of their own. Where
+    Both are loaded on the CPU in float32, in other processes than this. Where
     sentence-transformers is not installed, the log says so.
 
     Args:
@@ -107,10 +80,10 @@ def check_sentence_transformers(
             folder,
         )
         return
-    given = folder, list(_TEXTS[:context_size]), context_size is not None, "float32"
+    given = folder, list(_TEXTS[:context_size]), context_size is not None
     if ours is None:
-        ours = _vectors(_OURS, *given, JAX_PLATFORMS="cpu")
-    theirs = _vectors(_THEIRS, *given, JAX_PLATFORMS="cpu")
+        ours = cdejax_vectors(*given, "float32", JAX_PLATFORMS="cpu")
+    theirs = sentence_transformers_vectors(*given)
     difference = float(np.abs(unit(ours) - unit(theirs)).max())
     if not difference <= OTHERS_TOLERANCE:
         raise ValueError(
@@ -119,39 +92,3 @@ def check_sentence_transformers(
             "export is not kept"
         )
     _log.info("%s: sentence-transformers differs by %.1e", folder, difference)
-
-
-def _vectors(
-    script: str,
-    folder: str | Path,
-    texts: list[str],
-    contextual: bool,
-    dtype: str,
-    **environment: str,
-) -> Float[np.ndarray, "texts dim"]:
-    """What a script saves in a fresh process.
-
-    Raises:
-      ValueError: the process failed.
-    """
-    with tempfile.TemporaryDirectory() as temporary:
-        given, out = Path(temporary) / "texts.npy", Path(temporary) / "out.npy"
-        np.save(given, np.array(texts))
-        context = "yes" if contextual else "no"
-        command = [sys.executable, "-c", script, folder, given, context, out, dtype]
-        # transformers copies the code of a folder there
-        place = {"HF_MODULES_CACHE": str(Path(temporary) / "modules")}
-        done = subprocess.run(
-            list(map(str, command)),
-            capture_output=True,
-            text=True,
-            env=os.environ | place | {"HF_HUB_OFFLINE": "1"} | environment,
-        )
-        if done.returncode:
-            last = (done.stderr.strip() or "it ended without a message").splitlines()
-            reader = "sentence-transformers" if script == _THEIRS else "cdejax"
-            raise ValueError(
-                f"{folder}: the export cannot be loaded by {reader} in a fresh "
-                f"process: {last[-1]}"
-            )
-        return np.load(out)

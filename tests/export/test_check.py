@@ -3,12 +3,14 @@
 import importlib.util
 import logging
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 import cdejax
-from cdejax.export import export_model
+from cdejax.export import export_model, readers
 from cdejax.export.check import check_export, check_sentence_transformers
+from cdejax.export.readers import sentence_transformers_vectors
 from cdejax.folder import read_settings
 
 from .conftest import MAX_LENGTH, PROMPTS, small_biencoder, small_contextual
@@ -65,3 +67,36 @@ def test_without_sentence_transformers_one_line_says_so(exported, caplog, monkey
         check_sentence_transformers(exported, None)
     (record,) = caplog.records
     assert "sentence-transformers, which is not installed" in record.message
+
+
+def test_one_process_of_sentence_transformers_reads_all_exports(minilm, tmp_path):
+    """It takes seconds to start; what one folder made it load, the next cannot see."""
+    pytest.importorskip("sentence_transformers")
+    given = {"prompts": PROMPTS, "max_length": MAX_LENGTH}
+    texts = ["a text", "another one"]
+    places = [tmp_path / name / "same" for name in ("first", "second")]
+    for place in places:
+        export_model(small_contextual("bert"), minilm, place, **given)
+    code = places[1] / "modeling_cdejax.py"
+    code.write_text(code.read_text().replace("class ", "BROKEN = 1 / 0\n\n\nclass ", 1))
+    first = sentence_transformers_vectors(places[0], texts, True)
+    assert np.isfinite(first).all()
+    reader = readers._sentence_transformers()
+    process = reader._process
+    with pytest.raises(ValueError, match="ZeroDivisionError"):
+        sentence_transformers_vectors(places[1], texts, True)
+    again = sentence_transformers_vectors(places[0], texts, True)
+    np.testing.assert_array_equal(first, again)
+    assert reader._process is process
+
+
+def test_a_reader_that_ended_is_started_again(exported):
+    pytest.importorskip("sentence_transformers")
+    texts = ["a text"]
+    before = sentence_transformers_vectors(exported, texts, False)
+    process = readers._sentence_transformers()._process
+    assert process is not None
+    process.kill()
+    process.wait()
+    after = sentence_transformers_vectors(exported, texts, False)
+    np.testing.assert_array_equal(before, after)
