@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cdejax.artifacts import explain
+from cdejax.storage.artifacts import explain
 
 _MOST = 2**31 - 1
 """Seeds and sizes are 32-bit numbers in JAX."""

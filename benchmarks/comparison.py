@@ -27,7 +27,7 @@ from step_report import draw, facts, merge, step_table, trace_tables
 from texts import Law, World, make_world, read_lengths, repeated
 from tracing import breakdown
 
-from cdejax.compilation import Compilations
+from cdejax.runtime.compilation import Compilations
 
 WARM_UP = 3
 """Steps before those that are measured; the first compiles."""

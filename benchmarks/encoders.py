@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from flax import nnx
 
-from cdejax.mesh import local_mesh
 from cdejax.models import (
     Bert,
     BertConfig,
@@ -16,7 +15,8 @@ from cdejax.models import (
     NomicBert,
     NomicBertConfig,
 )
-from cdejax.platforms import usual_dtype
+from cdejax.runtime.mesh import local_mesh
+from cdejax.runtime.platforms import usual_dtype
 
 Kind = Literal["biencoder", "contextual", "large"]
 Model = BiEncoder | ContextualEncoder

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from flops import useful_flops
 from ours import Moments, Run
 
-from cdejax.compilation import Compilations
+from cdejax.runtime.compilation import Compilations
 
 
 def compilation_figures(compilations: Compilations) -> dict[str, Any]:

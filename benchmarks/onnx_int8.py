@@ -12,11 +12,11 @@ import time
 import numpy as np
 
 from cdejax.data.beir import Collection, read_collection
-from cdejax.embedder import load
+from cdejax.embedding.embedder import load
 from cdejax.export.onnx import MODEL, PLACE, QUANTIZED
 from cdejax.export.onnx_check import OnnxEncoder
-from cdejax.folder import transformer_folder
-from cdejax.paths import resolve_folder
+from cdejax.folders.paths import resolve_folder
+from cdejax.models.pretrained.settings import transformer_folder
 from cdejax.retrieval.bootstrap import interval
 from cdejax.retrieval.metrics import per_query
 from cdejax.retrieval.search import search

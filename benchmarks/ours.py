@@ -19,8 +19,8 @@ from jax.sharding import Mesh
 from texts import World
 
 from cdejax.config import TrainingConfig
+from cdejax.runtime.global_arrays import replicate
 from cdejax.training.batches import Batch, BatchMaker, BatchSettings
-from cdejax.training.global_arrays import replicate
 from cdejax.training.layout import Layout
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.optimizer import make_optimizer

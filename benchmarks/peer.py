@@ -24,7 +24,7 @@ from flax import nnx
 from peers.texts import Step, read_steps
 from torch import nn
 
-from cdejax.models.pretrained import config_dict
+from cdejax.models.pretrained.load import config_dict
 
 MODES = ("eager", "layers compiled", "compiled")
 """How PyTorch runs an encoder: as it is, with `torch.compile` of its layer (one for all

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from cdejax.artifacts import write_json
+from cdejax.storage.artifacts import write_json
 
 RESULTS = Path(__file__).parent / "results"
 VARIABLES = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_FLAGS", "OMP_NUM_THREADS")

@@ -24,8 +24,9 @@ from ours import Run
 from reporting import file_of
 from step_report import draw, facts, merge, rows_table
 
+from cdejax.training.layerwise import chunk_traffic
 from cdejax.training.memory import chunk_tokens
-from cdejax.training.sharding import chunk_traffic, make_mesh
+from cdejax.training.sharding import make_mesh
 
 
 def share(options: argparse.Namespace) -> None:

@@ -24,7 +24,7 @@ from scaling import PER_DEVICE, scale
 from sharing import share
 from texts import SHORTEST
 
-from cdejax.compilation import keep_compiled
+from cdejax.runtime.compilation import keep_compiled
 
 MODES = {
     "biencoder": compare,

@@ -92,7 +92,7 @@ def _saved(path: str) -> Int[np.ndarray, "rows 2"]:
 
 def _counted(path: str) -> Int[np.ndarray, "rows 2"]:
     from cdejax.data.tokenizer import Tokenizer
-    from cdejax.paths import resolve_folder
+    from cdejax.folders.paths import resolve_folder
 
     tokenizer = Tokenizer.load(resolve_folder(TOKENIZER))
     columns = [

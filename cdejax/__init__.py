@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cdejax.context import Context as Context
-    from cdejax.embedder import Embedder as Embedder
-    from cdejax.embedder import load as load
+    from cdejax.embedding.embedder import Embedder as Embedder
+    from cdejax.embedding.embedder import load as load
+    from cdejax.models.context import Context as Context
 
-_LAZY = {"Context": "cdejax.context", "Embedder": "cdejax.embedder",
-         "load": "cdejax.embedder"}  # fmt: skip
+_LAZY = {"Context": "cdejax.models.context", "Embedder": "cdejax.embedding.embedder",
+         "load": "cdejax.embedding.embedder"}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
 """`python -m cdejax` is `cdejax`."""
 
-from cdejax.cli import main
+from cdejax.cli.main import main
 
 if __name__ == "__main__":
     main()

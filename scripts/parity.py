@@ -32,7 +32,7 @@ from tests.models.oracles import (
     run,
     state_dict,
 )
-from tests.models.test_presets import LENGTHS, Published
+from tests.models.pretrained.test_presets import LENGTHS, Published
 
 Row = tuple[str, str, str, str]
 _WIDTHS = (1, 24, 65)

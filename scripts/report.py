@@ -2,6 +2,6 @@
 
 import sys
 
-from cdejax.cli import main
+from cdejax.cli.main import main
 
 main(["report", *sys.argv[1:]])

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from cdejax import distributed
-from cdejax.distributed import barrier, from_main, main_first, main_only
-from cdejax.training.global_arrays import replicate, whole_arrays
+from cdejax.runtime import processes
+from cdejax.runtime.global_arrays import replicate, whole_arrays
+from cdejax.runtime.processes import barrier, from_main, main_first, main_only
 
 
 def say(name, value):
@@ -31,14 +31,14 @@ def order():
     """Process 0's call ends before another's begins."""
     folder = Path(sys.argv[1])
     before = len(list(folder.iterdir()))
-    (folder / str(distributed.process())).touch()
+    (folder / str(processes.process())).touch()
     return before
 
 
 def coordination():
-    number = distributed.process()
-    main = distributed.is_main()
-    say("place", f"{number} of {distributed.processes()}, main {main}")
+    number = processes.process()
+    main = processes.is_main()
+    say("place", f"{number} of {processes.processes()}, main {main}")
     say("from main", from_main("value", lambda: [1, "a"] if main else "wrong"))
     say("main only", main_only("only", lambda: f"process {number}"))
     say("main first", main_first("first", order))
@@ -51,7 +51,7 @@ def coordination():
             barrier("meet", 1)
         except ValueError as error:
             say("barrier", error)
-    say("agree", f"{distributed.agree(True)} {distributed.agree(main)}")
+    say("agree", f"{processes.agree(True)} {processes.agree(main)}")
 
 
 def arrays():
@@ -73,8 +73,8 @@ def arrays():
 
 
 if __name__ == "__main__":
-    distributed.join()
-    with distributed.leaving():
+    processes.join()
+    with processes.leaving():
         coordination()
         arrays()
         raise SystemExit(2)

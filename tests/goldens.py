@@ -2,7 +2,7 @@
 
 The input is made by formulas, without random numbers, so that it is the same with every
 version of NumPy. Values are kept in `tests/golden/CASE.json`, each with the version of
-the stage that wrote it (`cdejax.artifacts.VERSIONS`).
+the stage that wrote it (`cdejax.storage.artifacts.VERSIONS`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import save_file
 
-from cdejax.artifacts import VERSIONS, read_manifest
 from cdejax.config import Config
-from cdejax.config_io import load_config
+from cdejax.config.load import load_config
 from cdejax.models import Bert, BertConfig
-from cdejax.models.hf_config import encoder_config_dict
-from cdejax.models.weights import to_state_dict
-from cdejax.pipeline import Stages
+from cdejax.models.pretrained.contextual_config import encoder_config_dict
+from cdejax.models.pretrained.weights import to_state_dict
+from cdejax.recipe.stages import Stages
+from cdejax.storage.artifacts import VERSIONS, read_manifest
 
 FOLDER = Path(__file__).parent / "golden"
 COMMAND = "python -m tests.goldens"
@@ -160,7 +160,7 @@ def _tfds(folder: Path) -> dict[str, Any]:
     from cdejax.config import SourceConfig
     from cdejax.data.rows import Row
     from cdejax.data.sources import read_source
-    from cdejax.data.tfds import tfds_stage
+    from cdejax.data.write_tfds import tfds_stage
 
     config = recipe(folder)
     place = tfds_stage(config, folder / "runs")
@@ -246,7 +246,7 @@ def _training(kind: str) -> Callable[[Path], dict[str, Any]]:
 
 
 def _evaluation(folder: Path) -> dict[str, Any]:
-    from cdejax import scores
+    from cdejax.recipe import scores
 
     config = recipe(folder)
     collections = scores._collections(config)

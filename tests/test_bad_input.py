@@ -9,13 +9,14 @@ that part's tests:
     tokens      tests/data/test_tokens.py, tests/data/test_tokenizer.py
     vectors     VECTORS here; tests/clustering/test_vectors.py
     plans       PLANS here; tests/clustering/test_plan.py
-    folders     FOLDERS here; tests/models/test_pretrained.py, tests/test_embedder.py,
-                tests/export/test_export_folder.py
-    configs     CONFIGS here; tests/test_config.py, tests/test_cli.py
+    folders     FOLDERS here; tests/models/pretrained/test_load.py,
+                tests/embedding/test_embedder.py, tests/export/test_export_folder.py
+    configs     CONFIGS here; tests/config/test_schema.py, tests/cli/test_main.py
     outputs     OUTPUTS here (read-only, another run, disk full);
-                tests/test_artifacts.py (another process), tests/test_commands.py
+                tests/storage/test_artifacts.py (another process),
+                tests/cli/test_model_commands.py
     damage      ARTEFACTS and RUNS here: what was finished, and then lost or changed
-    kills       tests/test_pipeline.py, tests/data/test_tokens.py,
+    kills       tests/recipe/test_run.py, tests/data/test_tokens.py,
                 tests/clustering/test_vectors.py
 """
 
@@ -32,10 +33,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdejax import artifacts, digests
-from cdejax.artifacts import exclusive, read_manifest
-from cdejax.cli import main
+from cdejax.cli.main import main
 from cdejax.data.pairs import Pairs
+from cdejax.storage import artifacts, digests
+from cdejax.storage.artifacts import exclusive, read_manifest
 from tests.tiny import write_recipe
 
 Spoil = Callable[[Path], list[str]]
@@ -814,8 +815,8 @@ def test_contextual_surrogates_are_refused(tmp_path, recipe, monkeypatch):
     class Contextual:
         context_size = 8
 
-    monkeypatch.setattr("cdejax.embedder.load", lambda folder: Contextual())
-    monkeypatch.setattr("cdejax.keys.folder_files", lambda folder: {})
+    monkeypatch.setattr("cdejax.embedding.embedder.load", lambda folder: Contextual())
+    monkeypatch.setattr("cdejax.embedding.keys.folder_files", lambda folder: {})
     config = Config(vectors=VectorsConfig("encoder", encoder=str(tmp_path)))
     pairs = artefact(recipe.parent, "pairs")
     with pytest.raises(ValueError, match=r"vectors\.encoder: .* is contextual"):

@@ -15,9 +15,9 @@ import yaml
 from flax import nnx
 from packaging.requirements import Requirement
 
-from cdejax.cli import COMMANDS, main
+from cdejax.cli.main import COMMANDS, main
 from cdejax.config import Config
-from cdejax.config_io import load_config
+from cdejax.config.load import load_config
 from cdejax.data.pairs import Pairs, pairs_stage
 from cdejax.export.folder import export_model
 from cdejax.models import ContextualEncoder, from_pretrained
@@ -191,7 +191,9 @@ def test_command_lines_parse(page, tmp_path, monkeypatch):
             fake = _Fake(module)
             monkeypatch.setitem(sys.modules, module, fake)
         setattr(fake, name, lambda given, **_: called.append(given))
-    setattr(sys.modules["cdejax.pipeline"], "dry_run", called.append)  # noqa: B010
+    dry_run = _Fake("cdejax.recipe.dry_run")
+    setattr(dry_run, "dry_run", called.append)  # noqa: B010
+    monkeypatch.setitem(sys.modules, "cdejax.recipe.dry_run", dry_run)
     text = page.read_text(encoding="utf-8")
     assert set(re.findall(r"`cdejax ([a-z]+)", text)) <= set(COMMANDS)
     for line in commands(page):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdejax.artifacts import VERSIONS
+from cdejax.storage.artifacts import VERSIONS
 from tests import goldens
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
@@ -49,7 +49,8 @@ def test_a_stage_writes_what_it_wrote(world, case):
     if found := list(differences(stored, goldens.output(case, world))):
         pytest.fail(
             f"the stage's output changed: raise its version (VERSIONS[{stage!r}] in "
-            f"cdejax/artifacts.py) and renew the goldens with `{goldens.COMMAND}`. "
+            "cdejax/storage/artifacts.py) and renew the goldens with "
+            f"`{goldens.COMMAND}`. "
             f"{len(found)} differ: {'; '.join(found[:5])}"
         )
 

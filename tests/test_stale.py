@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from cdejax import hashing, scores
-from cdejax.pipeline import Stages
+from cdejax.recipe import scores
+from cdejax.recipe.stages import Stages
+from cdejax.storage import hashing
 from cdejax.training.run_folder import check_run, claim_run
 from cdejax.training.start import start_files
 from tests import goldens

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from cdejax import artifacts
-from cdejax.guarded import open_npy, read_json_object
+from cdejax.storage import artifacts
+from cdejax.storage.guarded import open_npy, read_json_object
 
 _FLOAT32 = np.finfo(np.float32)
 _AGAIN = "Embed those texts again."

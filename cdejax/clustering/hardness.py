@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from cdejax import artifacts
 from cdejax.clustering.groups import group_domains
+from cdejax.clustering.hardness_plot import draw
 from cdejax.clustering.kmeans import Clusters
 from cdejax.clustering.plan import Plan
 from cdejax.clustering.vectors import Vectors
 from cdejax.config import Config
 from cdejax.data.known import KnownPositives
+from cdejax.storage import artifacts
 
 if TYPE_CHECKING:
     from cdejax.data.pairs import Pairs
@@ -70,8 +71,6 @@ def hardness_report(
       plan: its batch plan; the first epoch is examined.
       folder: where to write.
     """
-    from cdejax.clustering.hardness_plot import draw
-
     train = pairs.train
     names, group_of = group_domains(pairs.domains, config.plan.domain_groups)
     arrays = PairArrays(

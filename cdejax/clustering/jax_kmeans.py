@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from cdejax.clustering.vectors import unit_rows
 from cdejax.config import ClustersConfig
-from cdejax.mesh import DATA, local_mesh, same, split
+from cdejax.runtime.mesh import DATA, local_mesh, same, split
 
 NAME = "jax"
 POINTS, CENTROIDS = 8192, 4096

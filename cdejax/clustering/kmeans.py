@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, UInt
 
-from cdejax import artifacts
 from cdejax.clustering.files import check_origin
 from cdejax.clustering.vectors import Vectors, unit_rows
 from cdejax.config import ClustersConfig, Config
-from cdejax.progress import progress
-from cdejax.streaming import ahead
+from cdejax.data.pairs import Pairs
+from cdejax.runtime.progress import progress
+from cdejax.runtime.streaming import ahead
+from cdejax.storage import artifacts
 
 BLOCK = 65536
 """Points assigned at once."""
@@ -66,7 +67,6 @@ def clusters_stage(
     Raises:
       ValueError: vectors of another pairs artefact, or see `cluster_pairs`.
     """
-    from cdejax.data.pairs import Pairs
 
     spec = {
         "pairs": artifacts.artifact_fingerprint(pairs_folder),
@@ -261,8 +261,8 @@ def backend_of(settings: ClustersConfig) -> Any:
     """The module that computes k-means: `faiss_kmeans` or `jax_kmeans`."""
     name = settings.backend
     if name == "auto":
-        from cdejax.mesh import local_mesh
-        from cdejax.platforms import platform
+        from cdejax.runtime.mesh import local_mesh
+        from cdejax.runtime.platforms import platform
 
         name = "faiss" if platform(local_mesh()) == "cpu" else "jax"
     return importlib.import_module(f"cdejax.clustering.{name}_kmeans")

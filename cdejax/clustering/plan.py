@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, Int32
 
-from cdejax import artifacts
 from cdejax.clustering.files import check_origin
 from cdejax.clustering.groups import check_sizes, group_domains
 from cdejax.clustering.kmeans import Clusters
 from cdejax.clustering.packing import Group, pack_epoch
 from cdejax.clustering.user_plan import check_plan, read_plan
 from cdejax.config import Config, PlanConfig
-from cdejax.progress import progress
+from cdejax.data.pairs import Pairs
+from cdejax.runtime.progress import progress
+from cdejax.storage import artifacts
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,6 @@ def plan_stage(
         (see `check_sizes`), impossible groups, or a user's plan that does not fit (see
         `check_plan`).
     """
-    from cdejax.data.pairs import Pairs
-
     settings = config.plan
     spec = _spec(config, pairs_folder, clusters_folder)
 

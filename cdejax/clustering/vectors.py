@@ -12,15 +12,17 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from cdejax import artifacts
 from cdejax.clustering.files import check_file, check_vectors
+from cdejax.clustering.tfidf import fit_tfidf
 from cdejax.config import Config, VectorsConfig
-from cdejax.distributed import (
+from cdejax.data.pairs import Pairs
+from cdejax.folders.paths import resolve_folder
+from cdejax.runtime.processes import (
     barrier,
     from_main,
     in_step,
@@ -28,13 +30,10 @@ from cdejax.distributed import (
     process,
     processes,
 )
-from cdejax.guarded import open_npy
-from cdejax.paths import resolve_folder
-from cdejax.progress import progress
-from cdejax.streaming import behind
-
-if TYPE_CHECKING:
-    from cdejax.data.pairs import Pairs
+from cdejax.runtime.progress import progress
+from cdejax.runtime.streaming import behind
+from cdejax.storage import artifacts
+from cdejax.storage.guarded import open_npy
 
 _DONE = ".done"
 _PATIENCE = 7 * 24 * 3600
@@ -72,7 +71,6 @@ def vectors_stage(config: Config, root: str | Path, pairs_folder: str | Path) ->
       ValueError: an impossible setting, or a file that does not fit (see
         `check_file`).
     """
-    from cdejax.data.pairs import Pairs
 
     settings = config.vectors
     spec = {
@@ -187,8 +185,6 @@ def _rows_done(marker: Path, rows: int) -> int:
 
 
 def _from_tfidf(config: Config, pairs: Pairs, _: str, folder: Path) -> dict[str, Any]:
-    from cdejax.clustering.tfidf import fit_tfidf
-
     train = pairs.train
     model = fit_tfidf(
         pairs.queries,
@@ -271,7 +267,6 @@ def _embed_together(
 
     Process 0 says in which folder; in none, if the artefact is there.
     """
-    from cdejax.data.pairs import Pairs
 
     place = from_main("embed", lambda: None if folder is None else str(folder))
     if place is not None:
@@ -290,8 +285,8 @@ def embed_share(
     Raises:
       ValueError: the encoder cannot be read or is contextual, or see `write_blocks`.
     """
-    from cdejax.embedder import load
-    from cdejax.prompts import surrogate_prompts
+    from cdejax.data.prompts import surrogate_prompts
+    from cdejax.embedding.embedder import load
 
     embedder = load(resolve_folder(settings.encoder or "", "vectors.encoder"))
     _, embedder.prompts = surrogate_prompts(settings)
@@ -366,7 +361,7 @@ def _input_hashes(settings: VectorsConfig) -> dict[str, Any]:
     if settings.method == "tfidf":
         return {}
     if settings.method == "encoder":
-        from cdejax.keys import folder_files
+        from cdejax.embedding.keys import folder_files
 
         folder = resolve_folder(settings.encoder or "", "vectors.encoder")
         return {"encoder": folder_files(folder)}

@@ -12,7 +12,6 @@ from cdejax.config import ColumnsConfig
 from cdejax.data.files import read_json_lines
 from cdejax.data.qrels import Judgment, qrels_file, read_judgments
 from cdejax.data.rows import Problem, Reading, Row, excerpt
-from cdejax.data.sources import beir_folder
 from cdejax.data.validation import Report, text_problem
 
 MAX_CHARACTERS = 10_000_000
@@ -45,6 +44,14 @@ class _Folder(NamedTuple):
     titles: dict[str, str]
     queries: dict[str, str]
     judgments: list[Judgment]
+
+
+def beir_folder(path: str, default: str = "train") -> tuple[Path, str] | None:
+    """Splits FOLDER[:SPLIT]; None if there is no such folder."""
+    if Path(path).is_dir():
+        return Path(path), default
+    folder, _, split = path.rpartition(":")
+    return (Path(folder), split) if folder and Path(folder).is_dir() else None
 
 
 def read_collection(

@@ -16,7 +16,7 @@ from cdejax.data.ragged import RaggedWriter
 from cdejax.data.rows import Pair
 from cdejax.data.sources import read_source
 from cdejax.data.validation import Report, checked
-from cdejax.progress import progress
+from cdejax.runtime.progress import progress
 
 _FLUSH = 4096
 

@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 from cdejax.config import ColumnsConfig
 from cdejax.data.columns import missing_columns, reaches, required, top_columns
 from cdejax.data.rows import Problem, Row, excerpt
-from cdejax.guarded import parse_json
+from cdejax.storage.guarded import parse_json
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 DELIMITED = (".csv", ".tsv")

@@ -16,13 +16,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int, Int32, Int64
 
-from cdejax.artifacts import (
-    artifact_fingerprint,
-    load_array,
-    read_json,
-    run_stage,
-    write_json,
-)
 from cdejax.config import Config, DataConfig
 from cdejax.data.collect import Collection, TextTable, collect
 from cdejax.data.known import KnownPositives
@@ -30,6 +23,13 @@ from cdejax.data.ragged import Ragged, RaggedWriter, TextRows, write_texts
 from cdejax.data.sources import data_spec
 from cdejax.data.split import hold_out, near_duplicate_groups, row_groups
 from cdejax.data.validation import Report
+from cdejax.storage.artifacts import (
+    artifact_fingerprint,
+    load_array,
+    read_json,
+    run_stage,
+    write_json,
+)
 
 _KNOWN = "known.npy"
 Negatives = dict[int, list[int]]

@@ -57,3 +57,9 @@ def excerpt(value: Any, length: int = 60) -> str:
     """The value's repr, cut to `length` characters, for messages."""
     text = ascii(value) if isinstance(value, str) else repr(value)
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def no_rows(place: str) -> Problem:
+    """The problem of a source without rows, which stops the run."""
+    detail = "holds no rows; fill it or take it out of `sources`"
+    return Problem(place, "no rows", detail, fatal=True)

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cdejax.artifacts import hash_files, jsonable
 from cdejax.config import ColumnsConfig, DataConfig, SourceConfig
+from cdejax.data.beir import beir_folder, check_folder, read_beir_pairs
 from cdejax.data.columns import top_columns
 from cdejax.data.files import is_row_file, parquet_rows, read_rows
-from cdejax.data.rows import Problem, Reading, Row
-from cdejax.paths import hub_hint
+from cdejax.data.packages import package_versions, read_packages
+from cdejax.data.rows import Problem, Reading, Row, no_rows
+from cdejax.data.tfds import read_tfds, tfds_fingerprint
+from cdejax.folders.paths import hub_hint
+from cdejax.storage.artifacts import hash_files, jsonable
 
 KINDS = (
     "`python-packages`, a .jsonl, .csv, .tsv or .parquet file or a glob of them, a "
@@ -36,18 +39,12 @@ def read_source(source: SourceConfig) -> Reading:
     """
     path = source.path
     if path == "python-packages":
-        from cdejax.data.packages import read_packages
-
         return _fixed(source, read_packages(source.packages))
     if path.startswith("hf:"):
         return _read_hub(source)
     if path.startswith("tfds:"):
-        from cdejax.data.tfds import read_tfds
-
         return read_tfds(path, source.columns)
     if folder := beir_folder(path):
-        from cdejax.data.beir import read_beir_pairs
-
         return _fixed(source, read_beir_pairs(*folder))
     files, facts = source_files(path), {}
     rows = _read_files(path, files, source.columns, facts)
@@ -64,8 +61,6 @@ def check_source(source: SourceConfig) -> None:
       ValueError: as `read_source`; or the first rows lack a column.
     """
     if folder := beir_folder(source.path):
-        from cdejax.data.beir import check_folder
-
         return check_folder(*folder)
     reading = read_source(source)
     if source.path.startswith(("hf:", "tfds:")) or source.path == "python-packages":
@@ -88,26 +83,14 @@ def source_fingerprint(source: SourceConfig) -> Any:
     """What decides a source's content, beside its configuration: hashes or versions."""
     path = source.path
     if path == "python-packages":
-        from cdejax.data.packages import package_versions
-
         return package_versions(source.packages)
     if path.startswith("hf:"):
         return open_hub(path)._fingerprint
     if path.startswith("tfds:"):
-        from cdejax.data.tfds import tfds_fingerprint
-
         return tfds_fingerprint(path)
     if folder := beir_folder(path):
         return hash_files(folder[0])
     return hash_files(*source_files(path))
-
-
-def beir_folder(path: str, default: str = "train") -> tuple[Path, str] | None:
-    """Splits FOLDER[:SPLIT]; None if there is no such folder."""
-    if Path(path).is_dir():
-        return Path(path), default
-    folder, _, split = path.rpartition(":")
-    return (Path(folder), split) if folder and Path(folder).is_dir() else None
 
 
 def source_files(path: str) -> list[Path]:
@@ -158,12 +141,6 @@ def _read_files(
     elif empty:
         facts["empty_files"] = empty
         _log.warning("%s: files without rows: %s", path, ", ".join(empty))
-
-
-def no_rows(place: str) -> Problem:
-    """The problem of a source without rows, which stops the run."""
-    detail = "holds no rows; fill it or take it out of `sources`"
-    return Problem(place, "no rows", detail, fatal=True)
 
 
 def open_hub(path: str) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from jaxtyping import Bool, Int, Int64, UInt64
 
-from cdejax.progress import progress
+from cdejax.runtime.progress import progress
 
 PERMUTATIONS = 128
 BANDS = 32

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from cdejax.data.given_texts import check_texts
-from cdejax.reading import is_file, is_folder
+from cdejax.folders.reading import is_file, is_folder
 
 if TYPE_CHECKING:
     import tokenizers
@@ -77,7 +77,7 @@ class Tokenizer:
         """Reads a folder's tokenizer files as transformers does.
 
         `tokenizer.json`, or else `vocab.txt` as WordPiece, with what the files beside
-        it say: see `cdejax.folder_keys` for every key.
+        it say: see `cdejax.folders.keys` for every key.
 
         Raises:
           ValueError: neither file is there, one cannot be read, has a key that is

@@ -24,7 +24,7 @@ from cdejax.data.tokenizer_files import (
     TokenizerFiles,
     content,
 )
-from cdejax.reading import opened
+from cdejax.folders.reading import opened
 
 GENERIC = "PreTrainedTokenizerFast"
 _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend", "PythonBackend")

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from cdejax import artifacts
 from cdejax.config import Config, SideConfig, TokensConfig
 from cdejax.data.pairs import Pairs
+from cdejax.data.prompts import tokens_of
 from cdejax.data.ragged import Ragged, RaggedWriter
 from cdejax.data.tokenizer import Tokenizer
-from cdejax.paths import resolve_folder
-from cdejax.progress import progress
-from cdejax.reading import files_read
+from cdejax.folders.paths import resolve_folder
+from cdejax.folders.reading import files_read
+from cdejax.runtime.progress import progress
+from cdejax.storage import artifacts
 
 BLOCK = 2048
 """Texts tokenised, written and flushed at once."""
@@ -69,8 +70,6 @@ def tokens_stage(config: Config, root: str | Path, pairs_folder: str | Path) -> 
       ValueError: no tokenizer, an unknown domain among the prefixes, or a length limit
         that leaves no room for text.
     """
-    from cdejax.prompts import tokens_of
-
     encoder = resolve_folder(config.model.encoder, "model.encoder")
     tokens = tokens_of(config)
     spec = {

@@ -7,18 +7,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cdejax.artifacts import jsonable, read_json, write_json
-from cdejax.context import INFO, Context
-from cdejax.embedder import Embedder, load
+from cdejax.embedding.embedder import Embedder, load
 from cdejax.export.card import model_card
 from cdejax.export.check import check_sentence_transformers
 from cdejax.export.configs import contextual_config, sentence_transformers_config
 from cdejax.export.folder import CODE, check_settings, write_contextual
-from cdejax.export.publish import CARD, publish, read_marker
+from cdejax.export.publish import CARD, publish
 from cdejax.export.tokenizer import write_tokenizer
+from cdejax.folders.marker import read_marker
+from cdejax.folders.paths import outside, resolve_folder
 from cdejax.models import BakedEncoder, ContextualEncoder
-from cdejax.models.weights import to_state_dict
-from cdejax.paths import outside, resolve_folder
+from cdejax.models.context import INFO, Context
+from cdejax.models.pretrained.weights import to_state_dict
+from cdejax.storage.artifacts import jsonable, read_json, write_json
 
 _CODE = (*CODE, "modeling_cdejax_baked", "sentence_transformers_cdejax_baked")
 _CLASSES = {

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from cdejax.context import Context
-from cdejax.embedder import Embedder
+from cdejax.embedding.embedder import Embedder
 from cdejax.export.readers import cdejax_vectors, sentence_transformers_vectors
-from cdejax.mesh import local_mesh
-from cdejax.platforms import has_cpu
-from cdejax.similarity import unit
+from cdejax.models.context import Context
+from cdejax.models.similarity import unit
+from cdejax.runtime.mesh import local_mesh
+from cdejax.runtime.platforms import has_cpu
 
 TOLERANCE = 1e-6
 """Between a model and its export, both computed here."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from cdejax.export.dense import head_layers
 from cdejax.models import BiEncoder, ContextualEncoder
-from cdejax.models.pretrained import config_dict
-from cdejax.models.st_modules import FLAGS, MODES
+from cdejax.models.pretrained.load import config_dict
+from cdejax.models.pretrained.st_modules import FLAGS, MODES
 
 _ST = "sentence_transformers.models"
 # The oldest versions that the torch files were tested with.

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from cdejax.artifacts import jsonable, write_json
 from cdejax.export.card import model_card
 from cdejax.export.configs import (
     contextual_config,
@@ -24,8 +23,9 @@ from cdejax.export.tokenizer import write_tokenizer
 from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder, Encoder
 from cdejax.models.checkpoints.registry import architecture_of
 from cdejax.models.checkpoints.table import Tensors
-from cdejax.models.weights import to_state_dict
-from cdejax.similarity import Similarity
+from cdejax.models.pretrained.weights import to_state_dict
+from cdejax.models.similarity import Similarity
+from cdejax.storage.artifacts import jsonable, write_json
 
 CODE = ("modeling_cdejax", "pooling_cdejax", "sentence_transformers_cdejax",
         "weights_cdejax")  # fmt: skip
@@ -54,7 +54,8 @@ def export_model(
     A biencoder leaves as stock modules (Transformer, Pooling, those of its head,
     Normalize), a contextual encoder with two small files of torch code, which need
     `trust_remote_code=True`. The folder appears at once, when it is complete. What
-    `cdejax.folder.read_settings` reads of a folder is written back by passing it on.
+    `read_settings` (`cdejax.models.pretrained.settings`) reads of a folder is written
+    back by passing it on.
 
     Args:
       model: what was trained.

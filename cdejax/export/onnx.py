@@ -15,14 +15,14 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
-from cdejax import durable
-from cdejax.artifacts import exclusive
-from cdejax.embedder import Embedder, load
+from cdejax.embedding.embedder import Embedder, load
 from cdejax.export.onnx_check import Reference
 from cdejax.export.publish import clear, move
-from cdejax.folder import transformer_folder
+from cdejax.folders.paths import local_output, outside, resolve_folder
 from cdejax.models import BakedEncoder
-from cdejax.paths import local_output, outside, resolve_folder
+from cdejax.models.pretrained.settings import transformer_folder
+from cdejax.storage import durable
+from cdejax.storage.artifacts import exclusive
 
 _log = logging.getLogger(__name__)
 PLACE = "onnx"

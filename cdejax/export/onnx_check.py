@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from cdejax.embedder import Embedder, Kind
-from cdejax.similarity import unit
+from cdejax.embedding.embedder import Embedder, Kind
+from cdejax.models.similarity import unit
 
 TOLERANCE = 1e-4
 """Largest difference of two normalised vectors' coordinates."""

@@ -21,9 +21,9 @@ from cdejax.models.encoders.roberta import Roberta as Roberta
 from cdejax.models.encoders.roberta import RobertaConfig as RobertaConfig
 from cdejax.models.encoders.t5 import T5 as T5
 from cdejax.models.encoders.t5 import T5Config as T5Config
-from cdejax.models.pretrained import config_dict as config_dict
-from cdejax.models.pretrained import from_pretrained as from_pretrained
-from cdejax.models.pretrained import make_encoder as make_encoder
-from cdejax.models.weights import load_state_dict as load_state_dict
-from cdejax.models.weights import parameter_count as parameter_count
-from cdejax.models.weights import to_state_dict as to_state_dict
+from cdejax.models.pretrained.load import config_dict as config_dict
+from cdejax.models.pretrained.load import from_pretrained as from_pretrained
+from cdejax.models.pretrained.load import make_encoder as make_encoder
+from cdejax.models.pretrained.weights import load_state_dict as load_state_dict
+from cdejax.models.pretrained.weights import parameter_count as parameter_count
+from cdejax.models.pretrained.weights import to_state_dict as to_state_dict

@@ -10,12 +10,12 @@ from typing import Literal
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from cdejax.models.elementwise import gelu
 from cdejax.models.encoder import Encoder, check_length
+from cdejax.models.kernels.elementwise import gelu
+from cdejax.models.kernels.padding import ALL
 from cdejax.models.layers import Head
 from cdejax.models.modules import Chain
 from cdejax.models.packed import pool_segments, segment_positions
-from cdejax.models.padding import ALL
 from cdejax.models.pooling import (
     Pooling,
     check_pooling,

@@ -13,9 +13,16 @@ from flax import nnx
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
-from cdejax.models.attention import compact, fused_kernel
+from cdejax.models.kernels.attention import fused_kernel
+from cdejax.models.kernels.padding import (
+    ALL,
+    Padding,
+    Rows,
+    compact,
+    joined,
+    total_length,
+)
 from cdejax.models.layers import normal
-from cdejax.models.padding import ALL, Padding, Rows, joined, total_length
 from cdejax.typing import AnyArray
 
 E = TypeVar("E", bound="Encoder")

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
-from cdejax.models.elementwise import (
+from cdejax.models.kernels.elementwise import (
     add_bias,
     add_layer_norm,
     layer_norm,

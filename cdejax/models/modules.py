@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from cdejax.models import layers
 from cdejax.models.checkpoints.table import Table, inside, linear, norm
-from cdejax.models.elementwise import gelu
+from cdejax.models.kernels.elementwise import gelu
 from cdejax.models.layers import Linear, torch_uniform
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {

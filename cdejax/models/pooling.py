@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from cdejax.models.attention import length_mask
+from cdejax.models.kernels.padding import length_mask
 from cdejax.typing import AnyArray
 
 Mode = Literal["mean", "cls", "max", "last", "weightedmean", "mean_sqrt_len"]

@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from cdejax.context import Context
 from cdejax.data.beir import Collection
-from cdejax.embedder import Embedder
+from cdejax.embedding.embedder import Embedder
+from cdejax.models.context import Context
 
 ContextKind = Literal["corpus", "null", "random", "other-domain"]
 KINDS: tuple[ContextKind, ...] = ("corpus", "null", "random", "other-domain")

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 
 from cdejax.config import EvaluationConfig
 from cdejax.data.beir import Collection
-from cdejax.embedder import Embedder
+from cdejax.embedding.embedder import Embedder
 from cdejax.retrieval.bm25 import BM25
 from cdejax.retrieval.bootstrap import Interval, interval
 from cdejax.retrieval.contexts import ContextKind, make_context

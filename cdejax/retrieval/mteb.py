@@ -10,10 +10,10 @@ import jax
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from cdejax.artifacts import fingerprint
-from cdejax.context import Context
-from cdejax.embedder import Embedder
-from cdejax.folder import read_settings
+from cdejax.embedding.embedder import Embedder
+from cdejax.models.context import Context
+from cdejax.models.pretrained.settings import read_settings
+from cdejax.storage.artifacts import fingerprint
 
 if TYPE_CHECKING:
     from mteb.abstasks.task_metadata import TaskMetadata

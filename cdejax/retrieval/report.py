@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cdejax.artifacts import read_json, write_json
-from cdejax.paths import local_output
+from cdejax.folders.paths import local_output
 from cdejax.retrieval.bootstrap import Interval, paired
 from cdejax.retrieval.evaluate import Result
+from cdejax.storage.artifacts import read_json, write_json
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from cdejax.progress import progress
+from cdejax.runtime.progress import progress
 from cdejax.training.cache import Chunks
 from cdejax.training.filling import fill_chunks, row_lengths, side_by_side
 from cdejax.training.layout import Layout, plan_packed, plan_padded

@@ -17,9 +17,16 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from cdejax import digests, durable
-from cdejax.artifacts import fingerprint, read_json, write_json
-from cdejax.distributed import agree, from_main, is_main, main_only, process, processes
+from cdejax.runtime.processes import (
+    agree,
+    from_main,
+    is_main,
+    main_only,
+    process,
+    processes,
+)
+from cdejax.storage import digests, durable
+from cdejax.storage.artifacts import fingerprint, read_json, write_json
 from cdejax.training.sharding import shardings_of
 
 T = TypeVar("T")

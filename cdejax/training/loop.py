@@ -16,17 +16,17 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from cdejax.artifacts import RUN, appears, exclusive, write_json
-from cdejax.compilation import Compilations
 from cdejax.config import Config
 from cdejax.data.loader import batches
-from cdejax.distributed import from_main, is_main, main_only, processes
-from cdejax.platforms import has_cpu
-from cdejax.progress import progress
-from cdejax.stopping import Stopped, requests
+from cdejax.runtime.compilation import Compilations
+from cdejax.runtime.global_arrays import replicate, whole_arrays
+from cdejax.runtime.platforms import has_cpu
+from cdejax.runtime.processes import from_main, is_main, main_only, processes
+from cdejax.runtime.progress import progress
+from cdejax.runtime.stopping import Stopped, requests
+from cdejax.storage.artifacts import RUN, appears, exclusive, write_json
 from cdejax.training.batches import Batch, BatchMaker, BatchSettings, filled
 from cdejax.training.checkpoint import Best, Checkpoints
-from cdejax.training.global_arrays import replicate, whole_arrays
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.metrics import MetricsLog
 from cdejax.training.optimizer import learning_rate, make_optimizer

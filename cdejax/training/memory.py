@@ -11,9 +11,9 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from cdejax.distributed import from_main
 from cdejax.models import BiEncoder, ContextualEncoder
-from cdejax.platforms import target
+from cdejax.runtime.platforms import target
+from cdejax.runtime.processes import from_main
 from cdejax.training.batches import BatchMaker
 from cdejax.training.sharding import FSDP, split_dim
 from cdejax.training.step import RECOMPUTE, Kept

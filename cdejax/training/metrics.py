@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cdejax import durable, guarded
-from cdejax.distributed import is_main
+from cdejax.runtime.processes import is_main
+from cdejax.storage import durable, guarded
 
 FILE = "metrics.jsonl"
 _MAX_BYTES = 1 << 33

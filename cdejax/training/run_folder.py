@@ -8,7 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdejax.artifacts import (
+from cdejax.config import Config
+from cdejax.storage.artifacts import (
     RUN,
     VERSIONS,
     fingerprint,
@@ -16,7 +17,6 @@ from cdejax.artifacts import (
     read_json,
     write_json,
 )
-from cdejax.config import Config
 from cdejax.training.checkpoint import saved_steps
 from cdejax.training.start import BEST, CHECKPOINTS, start_files
 

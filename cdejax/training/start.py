@@ -14,13 +14,13 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from cdejax.artifacts import RUN, hash_files
 from cdejax.config import Config, ModelConfig, TrainingConfig
-from cdejax.keys import folder_files, model_files
-from cdejax.mesh import local_mesh
+from cdejax.embedding.keys import folder_files, model_files
+from cdejax.folders.paths import resolve_folder
 from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder, from_pretrained
-from cdejax.paths import resolve_folder
-from cdejax.platforms import usual_dtype
+from cdejax.runtime.mesh import local_mesh
+from cdejax.runtime.platforms import usual_dtype
+from cdejax.storage.artifacts import RUN, hash_files
 from cdejax.training.checkpoint import Checkpoints, saved_steps
 from cdejax.training.optimizer import make_optimizer
 from cdejax.training.sharding import make_mesh, put_state, shardings_of

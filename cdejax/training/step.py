@@ -19,13 +19,14 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from cdejax.compilation import model_options
-from cdejax.mesh import DATA
 from cdejax.models import BiEncoder, ContextualEncoder
-from cdejax.platforms import has_tpu
+from cdejax.runtime.compilation import model_options
+from cdejax.runtime.global_arrays import replicate
+from cdejax.runtime.mesh import DATA
+from cdejax.runtime.platforms import has_tpu
 from cdejax.training.batches import Batch
 from cdejax.training.cache import Chunks, Encode, encode_cached
-from cdejax.training.global_arrays import replicate
+from cdejax.training.layerwise import assemble
 from cdejax.training.loss import BLOCK, QueryTerms, info_nce
 from cdejax.training.relation import Duplicates
 from cdejax.training.ring import ring_info_nce
@@ -34,7 +35,6 @@ from cdejax.training.sharding import (
     FSDP,
     ROWS,
     apart,
-    assemble,
     shardings_of,
     specs_of,
     split_dim,

@@ -156,7 +156,7 @@ def _spoil(project: Project, item: Item, place: Place) -> None:
 def _serve(pipe: Connection, work: Path) -> None:
     """Runs the commands that come through the pipe, in this process."""
     os.chdir(work)
-    from cdejax.cli import main
+    from cdejax.cli.main import main
 
     while (arguments := pipe.recv()) is not None:
         said, code = io.StringIO(), 0

@@ -3,7 +3,6 @@ import json
 import numpy as np
 import pytest
 
-from cdejax.artifacts import read_manifest
 from cdejax.clustering.hardness import (
     PairArrays,
     batch_hardness,
@@ -18,6 +17,7 @@ from cdejax.clustering.vectors import Vectors, unit_rows, vectors_stage
 from cdejax.config import ClustersConfig, Config, PlanConfig, VectorsConfig
 from cdejax.data.known import KnownPositives
 from cdejax.data.pairs import Pairs
+from cdejax.storage.artifacts import read_manifest
 
 
 def arrays(

@@ -5,7 +5,6 @@ import sys
 import numpy as np
 import pytest
 
-from cdejax import platforms
 from cdejax.clustering import faiss_kmeans, jax_kmeans
 from cdejax.clustering.kmeans import (
     Points,
@@ -18,6 +17,7 @@ from cdejax.clustering.kmeans import (
 )
 from cdejax.clustering.vectors import unit_rows
 from cdejax.config import ClustersConfig
+from cdejax.runtime import platforms
 
 
 def blobs(count, rows, dim, spread, seed=0):

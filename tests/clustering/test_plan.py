@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cdejax.artifacts import artifact_fingerprint, read_manifest
 from cdejax.clustering.groups import group_domains
 from cdejax.clustering.kmeans import Clusters, clusters_stage
 from cdejax.clustering.plan import Plan, make_groups, plan_stage
 from cdejax.clustering.vectors import vectors_stage
 from cdejax.config import ClustersConfig, Config, PlanConfig, VectorsConfig
 from cdejax.data.pairs import Pairs
+from cdejax.storage.artifacts import artifact_fingerprint, read_manifest
 
 BASE = Config(
     vectors=VectorsConfig(dim=16),

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from cdejax.artifacts import read_manifest
 from cdejax.clustering.hardness import hardness_report
 from cdejax.clustering.kmeans import Clusters, clusters_stage
 from cdejax.clustering.plan import Plan, plan_stage
@@ -22,6 +21,7 @@ from cdejax.config import (
     VectorsConfig,
 )
 from cdejax.data.pairs import Pairs
+from cdejax.storage.artifacts import read_manifest
 from tests.clustering.conftest import write_pairs
 
 

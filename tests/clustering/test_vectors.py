@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cdejax.artifacts import artifact_fingerprint, read_manifest
 from cdejax.clustering.tfidf import fit_tfidf
 from cdejax.clustering.vectors import (
     Share,
@@ -20,6 +19,7 @@ from cdejax.clustering.vectors import (
 )
 from cdejax.config import Config, VectorsConfig
 from cdejax.data.pairs import Pairs
+from cdejax.storage.artifacts import artifact_fingerprint, read_manifest
 from tests.tiny import write_encoder
 
 TFIDF = Config(vectors=VectorsConfig(method="tfidf", dim=16))
@@ -199,7 +199,7 @@ def test_encoder_vectors_are_those_of_the_embedder(
                 lengths = [len(text) for text in block]
                 yield np.array([[n, kind == "query", 1] for n in lengths], np.float32)
 
-    monkeypatch.setattr("cdejax.embedder.load", lambda folder: Embedder())
+    monkeypatch.setattr("cdejax.embedding.embedder.load", lambda folder: Embedder())
     folder = write_encoder(tmp_path / "model", minilm)
     settings = VectorsConfig(method="encoder", encoder=str(folder), batch_size=2)
     config = Config(vectors=settings)

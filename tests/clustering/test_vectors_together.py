@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from cdejax.cli import main
+from cdejax.cli.main import main
 from cdejax.clustering.vectors import SIDES, Share
 from cdejax.data.pairs import Pairs
-from cdejax.distributed import Membership
+from cdejax.runtime.processes import Membership
 from tests.tiny import write_recipe
 
 ROOT = Path(__file__).parents[2]
 WORKER = """
 import sys
 from cdejax.clustering import vectors
-from cdejax.cli import main
+from cdejax.cli.main import main
 embed = vectors.write_blocks
 def write_blocks(path, total, vectorise, label, *, share, **rest):
     def counted(rows):

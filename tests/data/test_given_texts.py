@@ -8,7 +8,7 @@ import pytest
 
 from cdejax.data.given_texts import as_rows, check_texts
 from cdejax.data.tokenizer import Tokenizer
-from cdejax.representatives import Choice
+from cdejax.embedding.choice import Choice
 from cdejax.retrieval.bm25 import BM25
 
 TEXTS = ["the cat", "a dog", "fish", "green"]

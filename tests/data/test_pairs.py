@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cdejax.artifacts import read_manifest
 from cdejax.config import ColumnsConfig, Config, DataConfig, SourceConfig
 from cdejax.data.pairs import Pairs, PairTable, build_pairs, pairs_stage
+from cdejax.storage.artifacts import read_manifest
 
 COLUMNS = ColumnsConfig(negatives="n", domain="domain")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cdejax.artifacts import read_manifest
 from cdejax.config import ColumnsConfig, Config, DataConfig, SourceConfig
-from cdejax.data import tfds
+from cdejax.data import write_tfds as tfds
 from cdejax.data.pairs import Pairs, build_pairs
 from cdejax.data.rows import Row
 from cdejax.data.sources import read_source
+from cdejax.storage.artifacts import read_manifest
 
 tensorflow_datasets = pytest.importorskip("tensorflow_datasets")
 pytest.importorskip("array_record")
@@ -29,7 +29,7 @@ ROWS = [
 WRITE = """
 import sys
 from cdejax.config import ColumnsConfig, DataConfig, SourceConfig
-from cdejax.data.tfds import write_tfds
+from cdejax.data.write_tfds import write_tfds
 columns = ColumnsConfig(negatives="negatives", domain="domain")
 source = SourceConfig(path=sys.argv[1], columns=columns)
 write_tfds(DataConfig(sources=(source,)), sys.argv[2])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cdejax.data.tokenizer import Tokenizer
-from cdejax.paths import resolve_folder
+from cdejax.folders.paths import resolve_folder
 
 ODD = [
     "",

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cdejax.artifacts import read_manifest
 from cdejax.config import (
     Config,
     DataConfig,
@@ -28,6 +27,7 @@ from cdejax.data.pairs import Pairs, pairs_stage
 from cdejax.data.ragged import Ragged
 from cdejax.data.tokenizer import Tokenizer
 from cdejax.data.tokens import Tokens, build_tokens, tokens_stage, write_tokens
+from cdejax.storage.artifacts import read_manifest
 
 
 @dataclass

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import cdejax
-from cdejax.context import Context
 from cdejax.data.tokenizer import Tokenizer
-from cdejax.embedder import Embedder
+from cdejax.embedding.embedder import Embedder
 from cdejax.export import export_model
 from cdejax.export.baked import bake, export_baked
+from cdejax.models.context import Context
 
 from .conftest import CONTEXT, MAX_LENGTH, PROMPTS, cosines, small_contextual
 

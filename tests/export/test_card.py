@@ -7,13 +7,13 @@ import pytest
 import yaml
 
 import cdejax.export.origin
-from cdejax.context import Context
 from cdejax.data.tokenizer import Tokenizer
-from cdejax.embedder import Embedder
+from cdejax.embedding.embedder import Embedder
 from cdejax.export import export_model
 from cdejax.export.baked import export_baked
 from cdejax.export.card import is_hub_name, model_card
 from cdejax.export.origin import code_origin
+from cdejax.models.context import Context
 
 from .conftest import MAX_LENGTH, PROMPTS, small_biencoder, small_contextual
 

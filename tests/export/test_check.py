@@ -11,7 +11,7 @@ import cdejax
 from cdejax.export import export_model, readers
 from cdejax.export.check import check_export, check_sentence_transformers
 from cdejax.export.readers import sentence_transformers_vectors
-from cdejax.folder import read_settings
+from cdejax.models.pretrained.settings import read_settings
 
 from .conftest import MAX_LENGTH, PROMPTS, small_biencoder, small_contextual
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cdejax.data.tokenizer import Tokenizer
-from cdejax.embedder import Embedder
+from cdejax.embedding.embedder import Embedder
 from cdejax.export import export_model
 from cdejax.export.baked import export_baked
 from tests.models.oracles import run

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from cdejax.cli import main
-from cdejax.embedder import load
+from cdejax.cli.main import main
+from cdejax.embedding.embedder import load
 from cdejax.export import export_model, onnx_graph
 from cdejax.export import onnx as exporter
 from cdejax.export.onnx import MODEL, QUANTIZED, add_onnx
@@ -340,7 +340,7 @@ def test_the_exporter_is_not_loaded_before_it_is_needed():
     import subprocess
 
     code = (
-        "import sys, cdejax.cli, cdejax.export.onnx;"
+        "import sys, cdejax.cli.main, cdejax.export.onnx;"
         "assert not {'torch', 'onnx', 'onnxruntime', 'onnxscript'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

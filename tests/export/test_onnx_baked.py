@@ -5,7 +5,7 @@ import pytest
 
 import cdejax
 from cdejax.data.tokenizer import Tokenizer
-from cdejax.embedder import Embedder
+from cdejax.embedding.embedder import Embedder
 from cdejax.export.baked import export_baked
 from cdejax.export.onnx import MODEL, add_onnx
 from cdejax.export.onnx_check import OnnxEncoder

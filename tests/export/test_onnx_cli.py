@@ -1,12 +1,13 @@
 """`cdejax onnx` and `cdejax export --format onnx`: what they are told and refuse."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
 
-from cdejax import pipeline
-from cdejax.cli import main
-from cdejax.export import onnx
+from cdejax.cli import model_commands
+from cdejax.cli.main import main
+from cdejax.recipe import export
 
 RECIPE = """\
 data: {sources: [{path: p.jsonl}]}
@@ -35,9 +36,10 @@ def added(monkeypatch) -> list:
         calls.append((folder, output, options))
         return Path(output or folder) / "onnx"
 
-    monkeypatch.setattr(onnx, "add_onnx", add_onnx)
+    monkeypatch.setattr(model_commands, "add_onnx", add_onnx)
+    monkeypatch.setattr(export, "add_onnx", add_onnx)
     monkeypatch.setattr(
-        pipeline, "export_variant", lambda name, config: Path(config.output) / name
+        export, "export_variant", lambda name, config: Path(config.output) / name
     )
     return calls
 
@@ -84,7 +86,7 @@ def test_int8_without_onnx_is_refused(added, recipe, capsys):
 def test_missing_libraries_stop_an_export_before_it_begins(
     added, recipe, capsys, monkeypatch
 ):
-    monkeypatch.setattr(onnx.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     one = ["export", "--config", recipe, "--variant", "one", "--format", "onnx"]
     assert "pip install '.[onnx]' in cdejax's checkout" in refused(capsys, *one)
     assert not added

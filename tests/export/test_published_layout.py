@@ -12,7 +12,7 @@ from cdejax.models import (
     NomicBert,
     NomicBertConfig,
 )
-from cdejax.models.weights import parameter_count, table_of
+from cdejax.models.pretrained.weights import parameter_count, table_of
 
 from .conftest import MAX_LENGTH, PROMPTS, small_contextual
 

@@ -13,10 +13,10 @@ from flax import nnx
 
 import cdejax
 from cdejax.export import export_model
-from cdejax.folder import read_settings
 from cdejax.models import BiEncoder, from_pretrained
 from cdejax.models.modules import Chain, Dense, LayerNorm, Normalize
-from cdejax.similarity import Similarity
+from cdejax.models.pretrained.settings import read_settings
+from cdejax.models.similarity import Similarity
 from tests.models.oracles import bert, draw, torch
 
 from .conftest import PROMPTS, cosines, randomised, small_encoder

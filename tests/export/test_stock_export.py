@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cdejax.export import export_model
-from cdejax.models.pretrained import from_pretrained
+from cdejax.models.pretrained.load import from_pretrained
 from tests.models.oracles import run
 
 from .conftest import MAX_LENGTH, PROMPTS, cosines, small_biencoder
@@ -80,7 +80,7 @@ def test_fresh_process_reads_it_back(minilm, tmp_path, texts, tokens):
     np.savez(tmp_path / "in.npz", ids=ids, mask=mask)
     code = (
         "import sys, jax, numpy as np;"
-        "from cdejax.models.pretrained import from_pretrained;"
+        "from cdejax.models.pretrained.load import from_pretrained;"
         "a = np.load(sys.argv[1]); m = from_pretrained(sys.argv[2]);"
         "np.save(sys.argv[3], jax.jit(lambda: m(a['ids'], a['mask']))());"
         "assert not {'torch', 'transformers'} & set(sys.modules)"

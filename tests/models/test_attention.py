@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from cdejax.models import attention as module
-from cdejax.models import blocked
-from cdejax.models.attention import attention, compact, fused_kernel, length_mask
-from cdejax.models.padding import ALL
+from cdejax.models.kernels import attention as module
+from cdejax.models.kernels import blocked
+from cdejax.models.kernels.attention import attention, fused_kernel
+from cdejax.models.kernels.padding import ALL, compact, length_mask
 
 
 def qkv(batch=3, length=7, heads=2, dim=8, seed=0):

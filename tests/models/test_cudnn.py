@@ -16,7 +16,7 @@ from cdejax.models import (
     NomicBert,
     NomicBertConfig,
 )
-from cdejax.models.attention import attention, fused_kernel
+from cdejax.models.kernels.attention import attention, fused_kernel
 
 pytestmark = [
     pytest.mark.gpu,

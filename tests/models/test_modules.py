@@ -11,7 +11,7 @@ from flax import nnx
 from cdejax.models import Bert, BertConfig, BiEncoder, load_state_dict, to_state_dict
 from cdejax.models.layers import Head
 from cdejax.models.modules import ACTIVATIONS, Chain, Dense, LayerNorm, Normalize
-from cdejax.models.st_modules import list_modules, read_modules
+from cdejax.models.pretrained.st_modules import list_modules, read_modules
 from tests.models.oracles import draw, torch
 
 st = pytest.importorskip("sentence_transformers.sentence_transformer.modules")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from cdejax.models.pooling import check_pooling, pool, text_positions, token_mask
-from cdejax.models.st_modules import MODES as MODES_THERE
+from cdejax.models.pretrained.st_modules import MODES as MODES_THERE
 
 masks = st.lists(
     st.lists(st.booleans(), min_size=5, max_size=5).filter(any), min_size=1, max_size=4

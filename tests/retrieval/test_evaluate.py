@@ -12,7 +12,7 @@ from cdejax.config import EvaluationConfig
 from cdejax.data.beir import Collection
 from cdejax.data.ragged import Ragged
 from cdejax.data.tokenizer import Tokenizer
-from cdejax.embedder import Embedder
+from cdejax.embedding.embedder import Embedder
 from cdejax.models import Bert, BertConfig, BiEncoder, ContextualEncoder
 from cdejax.retrieval.collections import evaluation_collections, heldout_collection
 from cdejax.retrieval.contexts import make_context, random_texts

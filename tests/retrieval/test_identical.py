@@ -7,7 +7,7 @@ from flax import nnx
 from cdejax.config import EvaluationConfig
 from cdejax.data.beir import Collection
 from cdejax.data.tokenizer import Tokenizer
-from cdejax.embedder import Embedder
+from cdejax.embedding.embedder import Embedder
 from cdejax.models import Bert, BertConfig, BiEncoder
 from cdejax.retrieval import evaluate
 from cdejax.retrieval.bm25 import BM25

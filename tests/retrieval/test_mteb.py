@@ -13,7 +13,7 @@ from flax import nnx
 import cdejax
 from cdejax.data.beir import Collection
 from cdejax.data.tokenizer import Tokenizer
-from cdejax.embedder import Embedder
+from cdejax.embedding.embedder import Embedder
 from cdejax.export.folder import export_model
 from cdejax.models import Bert, BertConfig, BiEncoder, ContextualEncoder
 from cdejax.retrieval.evaluate import evaluate_embedder

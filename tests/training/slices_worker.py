@@ -14,9 +14,9 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from cdejax import distributed
-from cdejax import mesh as meshes
-from cdejax.training.global_arrays import replicate, whole_arrays
+from cdejax.runtime import mesh as meshes
+from cdejax.runtime import processes
+from cdejax.runtime.global_arrays import replicate, whole_arrays
 from cdejax.training.loop import local_indices
 from cdejax.training.sharding import make_mesh
 from cdejax.training.start import first_state
@@ -53,8 +53,8 @@ def norms(params: Any) -> list[float]:
 
 
 if __name__ == "__main__":
-    distributed.join()
-    with distributed.leaving():
+    processes.join()
+    with processes.leaving():
         meshes._slice_of = slice_of
         mesh = make_mesh(fsdp=2)
         owners = np.vectorize(lambda device: device.process_index)(mesh.devices)

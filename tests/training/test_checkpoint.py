@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from cdejax import digests, durable
 from cdejax.config import TrainingConfig
+from cdejax.storage import digests, durable
 from cdejax.training.checkpoint import Best, Checkpoints
 from cdejax.training.optimizer import make_optimizer
 from cdejax.training.sharding import make_mesh

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cdejax.artifacts import RUN, begun_with, fingerprint, read_json, write_json
-from cdejax.config_io import load_config
+from cdejax.config.load import load_config
+from cdejax.storage.artifacts import RUN, begun_with, fingerprint, read_json, write_json
 from cdejax.training import run_folder
 from tests.tiny import write_recipe
 

@@ -9,7 +9,7 @@ import sys
 import jax
 import numpy as np
 
-from cdejax.distributed import Membership
+from cdejax.runtime.processes import Membership
 from cdejax.training.sharding import make_mesh
 from tests.training.slices_worker import DEVICES, STEPS, norms, train
 

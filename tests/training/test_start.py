@@ -11,7 +11,7 @@ import optax
 import pytest
 from flax import nnx
 
-from cdejax.config_io import load_config
+from cdejax.config.load import load_config
 from cdejax.export import export_model
 from cdejax.models import Bert, BertConfig, BiEncoder
 from cdejax.models.modules import Chain, Dense

@@ -14,13 +14,8 @@ from flax import nnx
 
 from cdejax.models import Bert, BertConfig, BiEncoder
 from cdejax.training import step as module
-from cdejax.training.sharding import (
-    FSDP,
-    chunk_traffic,
-    make_mesh,
-    put_state,
-    split_dim,
-)
+from cdejax.training.layerwise import chunk_traffic
+from cdejax.training.sharding import FSDP, make_mesh, put_state, split_dim
 from cdejax.training.start import first_state
 from cdejax.training.step import (
     Kept,

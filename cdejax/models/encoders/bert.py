@@ -9,10 +9,10 @@ from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from cdejax.models.attention import SelfAttention
-from cdejax.models.elementwise import gelu
 from cdejax.models.encoder import Encoder, check_positions
+from cdejax.models.kernels.elementwise import gelu
+from cdejax.models.kernels.padding import ALL, Padding, Rows, joined
 from cdejax.models.layers import LayerNorm, Linear, normal
-from cdejax.models.padding import ALL, Padding, Rows, joined
 from cdejax.typing import AnyArray
 
 

@@ -12,8 +12,9 @@ from flax import nnx
 from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from cdejax.models.attention import SelfAttention
-from cdejax.models.elementwise import geglu
 from cdejax.models.encoder import Encoder
+from cdejax.models.kernels.elementwise import geglu
+from cdejax.models.kernels.padding import ALL, Padding, Rows, joined
 from cdejax.models.layers import (
     LayerNorm,
     Linear,
@@ -21,7 +22,6 @@ from cdejax.models.layers import (
     normal,
     rotary_table,
 )
-from cdejax.models.padding import ALL, Padding, Rows, joined
 from cdejax.typing import AnyArray
 
 

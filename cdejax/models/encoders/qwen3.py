@@ -9,9 +9,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
-from cdejax.models.attention import attention, project, rotary_at
-from cdejax.models.elementwise import swiglu
+from cdejax.models.attention import project, rotary_at
 from cdejax.models.encoder import Encoder
+from cdejax.models.kernels.attention import attention
+from cdejax.models.kernels.elementwise import swiglu
+from cdejax.models.kernels.padding import ALL, Padding, Rows, joined
 from cdejax.models.layers import (
     Linear,
     RMSNorm,
@@ -20,7 +22,6 @@ from cdejax.models.layers import (
     rotary_table,
     rotate,
 )
-from cdejax.models.padding import ALL, Padding, Rows, joined
 from cdejax.typing import AnyArray
 
 

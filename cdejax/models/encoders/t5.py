@@ -10,10 +10,10 @@ from flax import nnx
 from jaxtyping import Array, DTypeLike, Float, Int
 
 from cdejax.models.attention import SelfAttention
-from cdejax.models.elementwise import tanh_geglu
 from cdejax.models.encoder import Encoder
+from cdejax.models.kernels.elementwise import tanh_geglu
+from cdejax.models.kernels.padding import ALL, Padding, Rows, joined
 from cdejax.models.layers import Linear, RMSNorm, normal
-from cdejax.models.padding import ALL, Padding, Rows, joined
 from cdejax.models.relative import bucket_bias
 from cdejax.typing import AnyArray
 

@@ -1,0 +1,1 @@
+"""Texts to vectors: models in use, with their contexts."""

@@ -1,0 +1,1 @@
+"""Model folders as others wrote them: found, opened, and every key accounted for."""

@@ -1,0 +1,121 @@
+"""Reading model folders: the one place that opens their files, and can record them.
+
+Whatever reads a file of a model or tokenizer folder, or asks whether one is there, does
+it through these functions. What is made from a folder depends on all files that were
+opened meanwhile, and on those that were missing: see `files_read`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from cdejax.storage import guarded
+from cdejax.storage.hashing import Signature, file_hash, settled, signature
+
+_record: ContextVar[Record | None] = ContextVar("record", default=None)
+
+
+class Record:
+    """Files and folders that were looked at, and the files that were opened."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, Signature | None] = {}
+        self._opened: set[Path] = set()
+
+    def note(self, path: Path, opened: bool = False) -> None:
+        """Notes a path before it is looked at or opened."""
+        if path not in self._seen:
+            seen = signature(path)
+            # a change that its signature may not show counts as one
+            self._seen[path] = seen if settled(seen) else ()
+        if opened:
+            self._opened.add(path)
+
+    def hashes(self, folder: Path) -> dict[str, str]:
+        """Hash of each opened file's content, by its name in the folder."""
+        names = {os.path.relpath(path, folder): path for path in self._opened}
+        return {name: file_hash(names[name]) for name in sorted(names)}
+
+    def is_current(self) -> bool:
+        """Whether nothing has changed since: no file, and none came or went."""
+        return all(signature(path) == seen for path, seen in self._seen.items())
+
+
+_known: dict[tuple[Callable[[Path], Any], Path], Record] = {}
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[Record]:
+    """Records what is read meanwhile."""
+    record = Record()
+    token = _record.set(record)
+    try:
+        yield record
+    finally:
+        _record.reset(token)
+
+
+def files_read(read: Callable[[Path], Any], folder: Path) -> dict[str, str]:
+    """Hash of each file that `read` opens, by its name in the folder.
+
+    It is called again only when one of the files that it looked at has changed.
+    """
+    record = _known.get((read, folder))
+    if record is None or not record.is_current():
+        with recorded() as record:
+            read(folder)
+        _known[read, folder] = record
+    return record.hashes(folder)
+
+
+def _note(path: Path, opened: bool = False) -> Path:
+    if (record := _record.get()) is not None:
+        record.note(path, opened)
+    return path
+
+
+def opened(path: Path) -> Path:
+    """The path of a file that the caller opens by other means than these."""
+    return _note(path, opened=True)
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file is there."""
+    return _note(path).is_file()
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder is there."""
+    return _note(path).is_dir()
+
+
+def listed(folder: Path, pattern: str) -> list[Path]:
+    """Paths directly in a folder whose names match a pattern, sorted."""
+    return sorted(_note(folder).glob(pattern))
+
+
+def read_text(path: Path) -> str:
+    """A file's content as text; ValueError where it is no UTF-8."""
+    return guarded.read_text(opened(path))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a JSON object; ValueError if it is missing or is none."""
+    if not is_file(path):
+        raise ValueError(f"{path.parent}: no {path.name} there; is it a model folder?")
+    return guarded.read_json_object(opened(path))
+
+
+def read_json_if_there(path: Path) -> dict[str, Any]:
+    """As `read_json`, but an empty object where there is no file."""
+    return read_json(path) if is_file(path) else {}
+
+
+def read_json_value(path: Path) -> Any:
+    """Reads any JSON value; ValueError where the file is not JSON."""
+    return guarded.read_json(opened(path))

@@ -1,0 +1,155 @@
+"""Attention: one function for all encoders, kernel chosen by platform.
+
+XLA's takes everything; so does the blocked one, which CPUs run in float32. On NVIDIA
+cards cuDNN's takes lengths of right-padded rows, and our own (Triton) segments, which
+cuDNN would, too, more slowly; masks are the general form, which `compact` brings to
+lengths where that pays. Splash (TPU) takes masks, lengths and segments alike; it is
+tested in Pallas' interpret mode, not on a TPU. None of these three is given a bias or a
+window.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from typing import Literal
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, DTypeLike, Float, Int
+
+from cdejax.models.kernels.blocked import blocked_attention, blocked_refuses
+from cdejax.models.kernels.padding import ALL, Padding
+from cdejax.models.kernels.splash import splash_attention, splash_refuses
+from cdejax.models.kernels.triton import one_devices_part
+from cdejax.models.kernels.triton_attention import triton_attention, triton_refuses
+from cdejax.models.kernels.xla_cudnn import (
+    cudnn_attention,
+    cudnn_refuses,
+    xla_attention,
+)
+from cdejax.runtime.platforms import has_cpu, has_nvidia, has_tpu, has_triton
+
+Implementation = Literal["xla", "blocked", "cudnn", "triton", "splash"]
+_log = logging.getLogger(__name__)
+
+
+@functools.cache
+def _log_choice(kernel: str, reason: str) -> None:
+    _log.info("attention runs on %s (%s)", kernel, reason)
+
+
+def fused_kernel(dtype: DTypeLike, head_dim: int) -> bool:
+    """Whether cuDNN's fused attention can run here, given lengths or no padding."""
+    narrow = jnp.dtype(dtype) in (jnp.bfloat16, jnp.float16)
+    return narrow and head_dim % 8 == 0 and head_dim <= 128 and has_nvidia()
+
+
+def attention(
+    q: Float[Array, "batch queries heads head_dim"],
+    k: Float[Array, "batch keys kv_heads head_dim"],
+    v: Float[Array, "batch keys kv_heads head_dim"],
+    *,
+    mask: Bool[Array, "batch keys"] | None = None,
+    lengths: Int[Array, "batch"] | None = None,
+    segments: Int[Array, "batch keys"] | None = None,
+    bias: Float[Array, "*batch heads queries keys"] | None = None,
+    visible: Bool[Array, "*batch queries keys"] | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    queries: slice = ALL,
+    implementation: Implementation | None = None,
+) -> Float[Array, "batch queries heads head_dim"]:
+    """Softmax attention over real keys, scaled by 1/sqrt(head_dim).
+
+    Args:
+      q: queries.
+      k: keys; fewer heads than the queries' are shared by groups of those.
+      v: values.
+      mask: which keys are real (True). Rows without a real key stay finite.
+      lengths: instead, the number of real keys at the front of each row.
+      segments: instead, ids of the texts packed in a row: a query reads keys of its own
+        text only. Id 0 is padding.
+      bias: added to the scaled scores (XLA and blocked only).
+      visible: which keys each query may read at all, a window for one (the same).
+      causal: each query reads keys up to its own index.
+      scale: instead of 1/sqrt(head_dim).
+      queries: which of the keys' positions the queries stand at.
+      implementation: kernel; by default Triton (segments, under `jax.shard_map`),
+        cuDNN, splash or blocked where they can run, XLA elsewhere. Triton and splash
+        run interpreted, slowly, where there is no GPU or TPU.
+
+    Returns:
+      What each query reads, in the dtype of `q`; undefined but finite at padding.
+
+    Raises:
+      ValueError: more than one of mask, lengths and segments is given, the queries are
+        not as many as their positions, or a kernel is asked for what it cannot do.
+    """
+    padding = Padding(mask, lengths, segments)
+    padding.check()
+    start, stop, step = queries.indices(k.shape[1])
+    if step != 1 or stop - start != q.shape[1]:
+        raise ValueError(
+            f"{q.shape[1]} queries cannot stand at {queries} of {k.shape[1]} keys"
+        )
+    plain = bias is None and visible is None
+    refusals = {
+        "xla": None,
+        "blocked": blocked_refuses(q),
+        "cudnn": cudnn_refuses(q, k, padding, plain, causal and start > 0),
+        "triton": triton_refuses(q, k, padding, plain, causal),
+        "splash": splash_refuses(q, plain),
+    }
+    if implementation is None:
+        implementation = _choose(q, padding, refusals)
+    if (refusal := refusals[implementation]) is not None:
+        raise ValueError(refusal)
+    if scale is None:
+        scale = 1 / math.sqrt(q.shape[-1])
+    if implementation == "splash":
+        return splash_attention(q, k, v, padding, start, causal=causal, scale=scale)
+    if implementation == "cudnn":
+        return cudnn_attention(q, k, v, padding, start, causal=causal, scale=scale)
+    if implementation == "triton":
+        assert padding.segments is not None
+        return triton_attention(q, k, v, padding.segments, scale=scale)
+    general = blocked_attention if implementation == "blocked" else xla_attention
+    return general(
+        q,
+        k,
+        v,
+        padding,
+        start,
+        bias=bias,
+        visible=visible,
+        causal=causal,
+        scale=scale,
+    )
+
+
+def _choose(
+    q: Float[Array, "batch queries heads head_dim"],
+    padding: Padding,
+    refusals: dict[str, str | None],
+) -> Implementation:
+    """The first kernel of this platform that does it, or XLA; logged once each."""
+    kernels: tuple[Implementation, ...] = ()
+    if has_tpu():
+        kernels = ("splash",)
+    elif fused_kernel(q.dtype, q.shape[-1]):
+        ours = padding.segments is not None and has_triton() and one_devices_part(q)
+        kernels = ("triton", "cudnn") if ours else ("cudnn",)
+    elif has_cpu():
+        kernels = ("blocked",)
+    reason = f"{q.dtype}, head dimension {q.shape[-1]}"
+    if padding.segments is not None:
+        reason += ", segments"
+    chosen: Implementation = "xla"
+    for kernel in kernels:
+        if refusals[kernel] is None:
+            chosen = kernel
+            break
+        reason += f"; {refusals[kernel]}"
+    _log_choice(chosen, reason)
+    return chosen

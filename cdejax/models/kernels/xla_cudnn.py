@@ -1,0 +1,138 @@
+"""XLA's and cuDNN's attention kernels, behind one description of what is read."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, DTypeLike, Float
+
+from cdejax.models.kernels.padding import Padding, length_mask
+
+
+def xla_attention(
+    q: Float[Array, "batch queries heads head_dim"],
+    k: Float[Array, "batch keys kv_heads head_dim"],
+    v: Float[Array, "batch keys kv_heads head_dim"],
+    padding: Padding,
+    start: int,
+    *,
+    bias: Float[Array, "*batch heads queries keys"] | None,
+    visible: Bool[Array, "*batch queries keys"] | None,
+    causal: bool,
+    scale: float,
+) -> Float[Array, "batch queries heads head_dim"]:
+    """Everything there is; `queries` stand at the keys' positions from `start` on."""
+    queries = slice(start, start + q.shape[1])
+    later = causal and start > 0
+    return jax.nn.dot_product_attention(
+        q,
+        k,
+        v,
+        four(bias, q.dtype),
+        readable(padding, visible, queries, k.shape[1], causal=later),
+        # JAX counts both queries and keys from 0 there.
+        is_causal=causal and not later,
+        scale=scale,
+        implementation="xla",
+    )
+
+
+def cudnn_refuses(
+    q: Float[Array, "batch queries heads head_dim"],
+    k: Float[Array, "batch keys kv_heads head_dim"],
+    padding: Padding,
+    plain: bool,
+    later_causal: bool,
+) -> str | None:
+    """Why cuDNN cannot do it, if so."""
+    if not plain or padding.mask is not None:
+        return (
+            "cuDNN attention takes lengths or segments; compact a mask, and use XLA "
+            "for a bias or a window"
+        )
+    if q.shape[1] == 1:
+        return "one query per row leaves nothing to fuse"
+    if later_causal:
+        return "cuDNN attention is causal for queries from the first position on only"
+    if q.shape[1] % 2 or k.shape[1] % 2:
+        # By lengths it would do for a forward pass alone (jax 0.11.2).
+        return "cuDNN attention has gradients for even numbers of positions only"
+    return None
+
+
+def cudnn_attention(
+    q: Float[Array, "batch queries heads head_dim"],
+    k: Float[Array, "batch keys kv_heads head_dim"],
+    v: Float[Array, "batch keys kv_heads head_dim"],
+    padding: Padding,
+    start: int,
+    *,
+    causal: bool,
+    scale: float,
+) -> Float[Array, "batch queries heads head_dim"]:
+    """Lengths, of queries from `start` on and of keys; or segments, as a mask.
+
+    JAX hands cuDNN a mask as an additive bias [batch, 1, queries, keys] in the dtype of
+    `q`, and, in the backward pass, has it write that bias's gradient as well, though
+    nobody reads it (jax 0.10.2: `should_export_dbias` is always true; no public
+    argument turns it off). That is what segments cost here; lengths are free.
+    """
+    of_queries = of_keys = segments = None
+    if padding.segments is not None:
+        queries = slice(start, start + q.shape[1])
+        segments = readable(padding, None, queries, k.shape[1])
+    if padding.lengths is not None:
+        # A row of length 0 reads its first padding token: finite, and unused.
+        of_keys = jnp.maximum(padding.lengths, 1)
+        of_queries = jnp.clip(padding.lengths - start, 1, q.shape[1])
+    return jax.nn.dot_product_attention(
+        q,
+        k,
+        v,
+        mask=segments,
+        query_seq_lengths=of_queries,
+        key_value_seq_lengths=of_keys,
+        is_causal=causal,
+        scale=scale,
+        implementation="cudnn",
+    )
+
+
+def four(
+    bias: Float[Array, "*batch heads queries keys"] | None, dtype: DTypeLike
+) -> Float[Array, "#batch heads queries keys"] | None:
+    """A bias with an axis for the batch."""
+    if bias is None:
+        return None
+    return (bias if bias.ndim == 4 else bias[None]).astype(dtype)
+
+
+def readable(
+    padding: Padding,
+    visible: Bool[Array, "*batch queries keys"] | None,
+    queries: slice,
+    keys: int,
+    *,
+    causal: bool = False,
+) -> Bool[Array, "#batch 1 #queries keys"] | None:
+    """Which keys each query reads; None for all.
+
+    Those are the real ones, of its own text, that it may see; and, if causal, none
+    behind the query's own position.
+    """
+    parts = []
+    if padding.mask is not None:
+        parts.append(padding.mask[:, None, None, :])
+    if padding.lengths is not None:
+        parts.append(length_mask(padding.lengths, keys)[:, None, None, :])
+    if padding.segments is not None:
+        texts = padding.segments
+        parts.append(texts[:, None, queries, None] == texts[:, None, None, :])
+    if visible is not None:
+        parts.append((visible if visible.ndim == 3 else visible[None])[:, None])
+    if causal:
+        where = jnp.arange(keys)
+        parts.append((where[queries, None] >= where)[None, None])
+    return functools.reduce(jnp.logical_and, parts) if parts else None

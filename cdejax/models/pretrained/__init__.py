@@ -1,0 +1,1 @@
+"""Models from Hugging Face folders, and back."""

@@ -1,0 +1,190 @@
+"""Configurations: Hugging Face's `config.json` to ours and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from cdejax.models.baked import BakedEncoder
+from cdejax.models.checkpoints.config import Raw, require, typed
+from cdejax.models.checkpoints.registry import architecture, architecture_of
+from cdejax.models.contextual import ContextualConfig, ContextualEncoder
+from cdejax.models.pretrained.presets import PRESETS, preset
+
+_CONTEXTUAL_FIXED = {
+    "autoregressive_backbone": False,
+    "embedding_output_dim": None,
+    "pool_ignore_contextual_tokens": True,
+    "transductive_tie_token_embeddings": False,
+    "transductive_tokens_per_document": 1,
+}
+"""Keys of published checkpoints of which we compute one value only."""
+_CONTEXTUAL_KEYS = {
+    "context_size": "transductive_corpus_size",
+    "soft_tokens": "soft_tokens",
+    "pooling": "pooling_strategy",
+    "first_stage_residual": "first_stage_residual",
+    "output_residual": "output_residual",
+    "sequence_dropout": "transductive_sequence_dropout_prob",
+    "context_rotary": "context_rotary",
+    "token_type_readd": "token_type_readd",
+}
+_ROTARY = ("none", "sequence")
+
+
+def encoder_config(raw: Raw, source: str) -> Any:
+    """The encoder that a `config.json` describes, as one of our configurations.
+
+    Args:
+      raw: its content.
+      source: its name, for messages.
+
+    Raises:
+      ValueError: another architecture, a variant that we do not compute, a size that is
+        missing, or a value that `typed` refuses.
+    """
+    return architecture(raw, source).read(raw, source)
+
+
+def with_preset(raw: Raw, name: str | None, source: str) -> dict[str, Any]:
+    """A contextual `config.json` with what a preset adds where it is silent.
+
+    Raises:
+      ValueError: an unknown preset, one of another architecture, or none and no
+        `backbone_config`, as in published checkpoints, which differ in their forward
+        pass.
+    """
+    if name is not None:
+        found = preset(name)
+        said = {key: value for key, value in raw.items() if value is not None}
+        backbone = encoder_config_dict(found.backbone)
+        stated = raw.get("backbone_config")
+        kind = stated.get("model_type") if isinstance(stated, Mapping) else None
+        if kind not in (None, backbone["model_type"]):
+            raise ValueError(
+                f"{source}: preset {name!r} is a forward pass of "
+                f"{backbone['model_type']}, but backbone_config has {kind!r}; "
+                "give the preset of this checkpoint, or none"
+            )
+        return {**raw, "backbone_config": backbone, **found.switches, **said}
+    if isinstance(raw.get("backbone_config"), Mapping):
+        return dict(raw)
+    raise ValueError(
+        f"{source}: a contextual model without `backbone_config`. Published CDE "
+        "checkpoints lack it and differ in their forward pass: say which it has, by "
+        f"preset={' or '.join(map(repr, PRESETS))}"
+    )
+
+
+def contextual_config(raw: Raw, null_embedding: bool, source: str) -> ContextualConfig:
+    """The switches of a contextual model.
+
+    Args:
+      raw: its `config.json`, complete (see `with_preset`).
+      null_embedding: whether the weights hold a null vector.
+      source: its name, for messages.
+
+    Raises:
+      ValueError: a key is missing, a value is one that `typed` refuses, or a variant
+        that we do not compute.
+    """
+    require(raw, _CONTEXTUAL_FIXED, source)
+    fields = {f.name: f for f in dataclasses.fields(ContextualConfig)}
+    missing = [key for key in _CONTEXTUAL_KEYS.values() if key not in raw]
+    if missing:
+        raise ValueError(
+            f"{source}: keys missing: {', '.join(missing)} (a published CDE checkpoint "
+            f"is loaded with preset={' or '.join(map(repr, PRESETS))})"
+        )
+    values = {
+        name: typed(raw[key], fields[name].default, key, source)
+        for name, key in _CONTEXTUAL_KEYS.items()
+    }
+    if values["context_rotary"] not in _ROTARY:
+        raise ValueError(
+            f"{source}: context_rotary is {values['context_rotary']!r}, not one of "
+            f"{_ROTARY}"
+        )
+    twice = typed(raw.get("text_norm_twice", False), False, "text_norm_twice", source)
+    return ContextualConfig(
+        **values,
+        text_norm_twice=twice,
+        pool_instruction_end_id=_instruction_end(raw, source),
+        null_embedding=null_embedding,
+    )
+
+
+def _instruction_end(raw: Raw, source: str) -> int | None:
+    """The token that ends a prefix, where prefixes are kept out of the pool."""
+    key = "pool_ignore_instruction_tokens"
+    if not typed(raw.get(key) or False, False, key, source):
+        return None
+    end = raw.get("pool_instruction_end_id")
+    if end is None:
+        raise ValueError(
+            f"{source}: pool_ignore_instruction_tokens needs pool_instruction_end_id, "
+            "the id of the token that ends a prefix"
+        )
+    return typed(end, 0, "pool_instruction_end_id", source)
+
+
+def stage_configs(raw: Raw, source: str) -> tuple[Any, Any]:
+    """Encoders of the first and second stage of a contextual model."""
+    config = encoder_config(raw["backbone_config"], f"{source}: backbone_config")
+    most = config.num_hidden_layers
+
+    def limited(key: str) -> Any:
+        layers = raw.get(key)
+        layers = most if layers is None else layers
+        whole = isinstance(layers, int) and not isinstance(layers, bool)
+        if not whole or not 1 <= layers <= most:
+            raise ValueError(f"{source}: {key} is {layers!r}; the encoder has {most}")
+        return dataclasses.replace(config, num_hidden_layers=layers)
+
+    return limited("limit_layers_first_stage"), limited("limit_layers")
+
+
+def encoder_config_dict(config: Any) -> dict[str, Any]:
+    """`config.json` of an encoder, as transformers' native classes read it."""
+    return {**architecture_of(config).write(config), "dtype": "float32"}
+
+
+def contextual_config_dict(model: ContextualEncoder) -> dict[str, Any]:
+    """`config.json` of a contextual encoder: CDE's keys, the backbone, our switches."""
+    second = model.backbone.config
+    baked = isinstance(model, BakedEncoder)
+    first = second if baked else model.first.encoder.config
+    most = max(first.num_hidden_layers, second.num_hidden_layers)
+    backbone = dataclasses.replace(second, num_hidden_layers=most)
+    if dataclasses.replace(first, num_hidden_layers=most) != backbone:
+        raise ValueError(
+            "the stages' encoders differ in more than layers, which the published "
+            f"layout cannot say: {first} and {second}"
+        )
+    values = {
+        key: getattr(model.config, name) for name, key in _CONTEXTUAL_KEYS.items()
+    }
+
+    end = model.config.pool_instruction_end_id
+
+    def limit(layers: int) -> int | None:
+        return None if layers == most else layers
+
+    return {
+        "architecture": "transductive",
+        "hidden_size": model.dim,
+        "biencoder_pooling_strategy": model.config.pooling,
+        "disable_dropout": True,
+        "limit_layers": limit(second.num_hidden_layers),
+        "limit_layers_first_stage": limit(first.num_hidden_layers),
+        **_CONTEXTUAL_FIXED,
+        **values,
+        "text_norm_twice": model.config.text_norm_twice,
+        "pool_ignore_instruction_tokens": end is not None,
+        "pool_instruction_end_id": end,
+        "null_embedding": model.config.null_embedding,
+        "disable_transductive_rotary_embedding": values["context_rotary"] == "none",
+        "backbone_config": encoder_config_dict(backbone),
+        "dtype": "float32",
+    }

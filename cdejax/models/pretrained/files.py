@@ -1,0 +1,122 @@
+"""An encoder's `config.json`, and weights from safetensors through NumPy."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # it also gives NumPy the bfloat16 that safetensors asks for
+import numpy as np
+from jaxtyping import Shaped
+
+from cdejax.folders.keys import ENCODER, check_keys, names, refuse_adapters
+from cdejax.folders.module_settings import arguments, settings_file
+from cdejax.folders.reading import is_file, listed, opened, read_json
+
+_WEIGHTS = "model.safetensors"
+FLOATS = (np.float32, np.float16, np.float64, ml_dtypes.bfloat16)
+"""Types of weights that are read."""
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """An encoder's `config.json`, with the arguments that its module adds to it.
+
+    Raises:
+      ValueError: it is missing or no object, has a key that is refused, or an adapter
+        stands beside it.
+    """
+    refuse_adapters(folder)
+    raw, given = read_json(folder / "config.json"), arguments(folder, "config")
+    unsaid = [key for key in given if key not in raw and key not in names(ENCODER)]
+    if unsaid:  # transformers takes it where its class has such a setting
+        raise ValueError(
+            f"{settings_file(folder)}: config_args: {unsaid[0]} is "
+            f"{given[unsaid[0]]!r:.60}, which config.json does not have; write it there"
+        )
+    check_keys(raw | given, ENCODER, str(folder / "config.json"))
+    return raw | given
+
+
+def weights_file(folder: Path) -> Path:
+    """Where a folder's weights stand, or are to stand: in one file, or its index."""
+    whole, index = folder / _WEIGHTS, folder / f"{_WEIGHTS}.index.json"
+    return index if is_file(index) and not is_file(whole) else whole
+
+
+def read_tensors(
+    folder: Path, *, content: bool = True
+) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """All tensors of `model.safetensors`, or of the files that its index names.
+
+    Args:
+      folder: the folder.
+      content: read the values; otherwise names, shapes and types alone are right, and
+        the tensors are zeros that take no memory.
+
+    Raises:
+      ValueError: a file is missing or damaged, index and files do not agree, or there
+        are only pickled weights.
+    """
+    file = weights_file(folder)
+    if is_file(file):
+        whole = file.name == _WEIGHTS
+        return _load(file, content) if whole else _load_shards(file, content)
+    pickled = [p.name for kind in _PICKLES for p in listed(folder, kind)]
+    if pickled:
+        raise ValueError(
+            f"{folder}: no {_WEIGHTS}, only {pickled[0]}, a pickle, which can run "
+            "code when it is read. Convert it where you trust it: "
+            "AutoModel.from_pretrained(…).save_pretrained(folder) writes safetensors"
+        )
+    raise ValueError(f"{folder}: no {_WEIGHTS} there; copy the weights")
+
+
+def _load(path: Path, content: bool) -> dict[str, Shaped[np.ndarray, "..."]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(opened(path), framework="np") as file:
+            read = file.get_tensor if content else partial(_zeros, file)
+            return {name: read(name) for name in file.keys()}  # noqa: SIM118
+    except (AttributeError, KeyError) as error:  # of types that NumPy does not have
+        raise ValueError(
+            f"{path}: a tensor is of a type that cdejax does not read ({error}); save "
+            "the weights in float32, bfloat16 or float16"
+        ) from None
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(
+            f"{path}: damaged or cut short ({error}); copy or download it again"
+        ) from None
+
+
+def _zeros(file: Any, name: str) -> Shaped[np.ndarray, "..."]:
+    """Zeros of a stored tensor's shape and type, all in one place of memory."""
+    part = file.get_slice(name)
+    shape = part.get_shape()
+    few = part[:0] if shape else file.get_tensor(name)
+    return np.broadcast_to(np.zeros((), few.dtype), shape)
+
+
+def _load_shards(index: Path, content: bool) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """Joins the files of an index, which must hold what it says and nothing twice."""
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not all(
+        isinstance(name, str) and Path(name).name == name for name in places.values()
+    ):
+        raise ValueError(f"{index}: no `weight_map` of tensors to files beside it")
+    files = sorted(set(places.values()))
+    if gone := [name for name in files if not is_file(index.parent / name)]:
+        raise ValueError(f"{index}: files missing: {', '.join(gone)}; copy them too")
+    tensors: dict[str, Shaped[np.ndarray, "..."]] = {}
+    for name in files:
+        shard = _load(index.parent / name, content)
+        expected = {tensor for tensor, place in places.items() if place == name}
+        if wrong := sorted(expected ^ shard.keys()):
+            raise ValueError(
+                f"{index}: {name} and the index differ in {', '.join(wrong)}; they "
+                "are of different checkpoints"
+            )
+        tensors |= shard
+    return tensors

@@ -1,0 +1,223 @@
+"""Models from Hugging Face folders: safetensors only, no network, no remote code."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import DTypeLike
+
+from cdejax.folders.paths import resolve_folder
+from cdejax.folders.reading import is_file, read_json
+from cdejax.models.baked import BakedEncoder
+from cdejax.models.biencoder import BiEncoder
+from cdejax.models.checkpoints.config import typed
+from cdejax.models.checkpoints.registry import architecture, architecture_of
+from cdejax.models.context import Context
+from cdejax.models.contextual import ContextualConfig, ContextualEncoder
+from cdejax.models.encoder import Encoder
+from cdejax.models.pretrained.contextual_config import (
+    contextual_config,
+    contextual_config_dict,
+    encoder_config_dict,
+    stage_configs,
+    with_preset,
+)
+from cdejax.models.pretrained.files import read_config, read_tensors, weights_file
+from cdejax.models.pretrained.presets import PresetName
+from cdejax.models.pretrained.st_modules import read_modules
+from cdejax.models.pretrained.weights import (
+    Model,
+    encoder_tensors,
+    first_layers,
+    load_state_dict,
+    unwrapped,
+)
+
+M = TypeVar("M", bound=nnx.Module)
+_NULL = "second_stage_model.sequence_dropout_null_embedding"
+_log = logging.getLogger(__name__)
+
+
+def from_pretrained(
+    folder: str | Path,
+    *,
+    layers: int | None = None,
+    dtype: DTypeLike = jnp.float32,
+    preset: PresetName | None = None,
+    remat: bool = False,
+    weights: bool = True,
+) -> BiEncoder | ContextualEncoder:
+    """Loads a model from a folder, whose weights may be sharded or 16-bit safetensors.
+
+    Args:
+      folder: a Hugging Face folder of any architecture of the registry, with or without
+        sentence-transformers' files, or an export of ours. A plain folder gives a
+        biencoder with mean pooling. `package:MODULE/FOLDER` and `hf:OWNER/NAME`
+        (fetched, once) are folders as well: see `cdejax.folders.paths.resolve_folder`.
+      layers: keep the first layers only (biencoders).
+      dtype: of the activations; parameters are float32.
+      preset: for published CDE checkpoints, whose config.json does not tell their
+        forward pass (see `presets`); what it does tell comes first.
+      remat: recompute activations in the backward pass (gradient checkpointing).
+      weights: read the encoder's weights; otherwise its parameters stay abstract
+        (`jax.ShapeDtypeStruct`), and only the headers of their files are read.
+
+    Returns:
+      A biencoder, or a contextual encoder for `"architecture": "transductive"`; with
+      a context, if the folder has one baked in.
+
+    Raises:
+      ValueError: a file is missing, damaged, of an unsafe format or an unsupported
+        architecture, a number makes no sense, or weights do not fit the configuration.
+    """
+    folder = resolve_folder(folder)
+    contextual = is_file(folder / "config.json") and (
+        read_json(folder / "config.json").get("architecture") == "transductive"
+    )
+    if contextual:
+        if layers is not None:
+            raise ValueError(
+                f"{folder}: `layers` is for single encoders; a contextual model is "
+                "loaded whole"
+            )
+        return _contextual(folder, dtype, preset, remat, weights)
+    if preset is not None:
+        raise ValueError(f"{folder}: preset {preset!r} is for contextual models")
+    return _biencoder(folder, layers, dtype, remat, weights)
+
+
+def config_dict(model: Model) -> dict[str, Any]:
+    """What an export's `config.json` says of the model.
+
+    For a biencoder that is its encoder (pooling and head are modules of their own in
+    sentence-transformers); `architectures` and `auto_map` of a contextual model are
+    the exporter's.
+    """
+    if isinstance(model, ContextualEncoder):
+        return contextual_config_dict(model)
+    encoder = model.encoder if isinstance(model, BiEncoder) else model
+    return encoder_config_dict(encoder.config)
+
+
+def _biencoder(
+    folder: Path, layers: int | None, dtype: DTypeLike, remat: bool, weights: bool
+) -> BiEncoder:
+    modules = read_modules(folder)
+    source = str(modules.encoder / "config.json")
+    raw = read_config(modules.encoder)
+    found = architecture(raw, source)
+    config = found.read(raw, source)
+    file = str(weights_file(modules.encoder))
+    tensors = read_tensors(modules.encoder, content=weights)
+    tensors = encoder_tensors(found, tensors, file)
+    config = found.fitted(config, tensors)
+    if layers is not None:
+        config = _limited(config, layers, source)
+        tensors = first_layers(tensors, layers)
+
+    _check_depth(config.num_hidden_layers, len(tensors), source)
+    encoder = _abstract(
+        lambda: make_encoder(config, nnx.Rngs(0), dtype, remat=remat), source
+    )
+    if weights:
+        load_state_dict(encoder, tensors, source=file)
+    return BiEncoder(
+        encoder,
+        modules.pooling,
+        modules.head,
+        include_prompt=modules.include_prompt,
+    )
+
+
+def _contextual(
+    folder: Path, dtype: DTypeLike, preset: str | None, remat: bool, weights: bool
+) -> ContextualEncoder:
+    source = str(folder / "config.json")
+    raw = with_preset(read_config(folder), preset, source)
+    first, second = stage_configs(raw, source)
+    tensors = unwrapped(read_tensors(folder, content=weights))
+    null = raw.get("null_embedding")
+    null = _NULL in tensors if null is None else null
+    null = typed(null, True, "null_embedding", source)
+    config = contextual_config(raw, null, source)
+    _warn_of(config, str(folder))
+
+    depth = max(first.num_hidden_layers, second.num_hidden_layers)
+    _check_depth(depth, len(tensors), f"{source}: backbone_config")
+    context = Context.load(folder) if raw.get("baked_context") else None
+
+    def build() -> ContextualEncoder:
+        rngs = nnx.Rngs(0)
+        embedder = make_encoder(first, rngs, dtype, remat=remat)
+        backbone = make_encoder(second, rngs, dtype, remat=remat)
+        model = ContextualEncoder(config, embedder, backbone, rngs)
+        return model if context is None else BakedEncoder(model, context.vectors)
+
+    model = _abstract(build, source)
+    if context is not None:
+        tensors["second_stage_model.context"] = context.vectors
+    if weights:
+        load_state_dict(model, tensors, source=str(weights_file(folder)))
+    return model
+
+
+def _check_depth(layers: int, tensors: int, source: str) -> None:
+    """Refuses far more layers than there are weights, before they are all built."""
+    if layers > tensors:
+        raise ValueError(
+            f"{source}: num_hidden_layers is {layers}, but the weights have {tensors} "
+            "tensors in all; copy both from one checkpoint"
+        )
+
+
+def _abstract(build: Callable[[], M], source: str) -> M:
+    """What `build` makes, without its parameters; its complaints name the source."""
+    try:
+        return nnx.eval_shape(build)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+
+
+@functools.cache
+def _warn_of(config: ContextualConfig, source: str) -> None:
+    """Says, once for each folder, what a published forward pass does to its users."""
+    if config.context_rotary == "sequence":
+        _log.warning(
+            "%s: embeddings depend on the order of the context, since this forward "
+            "pass (context_rotary 'sequence') gives every context vector a position "
+            "of its own; keep one context, as it is, for index and queries",
+            source,
+        )
+    if not config.null_embedding:
+        _log.warning(
+            "%s: the checkpoint has no null vector, since it was trained without "
+            "sequence dropout; it cannot embed without a context",
+            source,
+        )
+
+
+def make_encoder(
+    config: Any,
+    rngs: nnx.Rngs,
+    dtype: DTypeLike = jnp.float32,
+    *,
+    remat: bool = False,
+) -> Encoder:
+    """A freshly initialised encoder of the configuration's architecture."""
+    return architecture_of(config).encoder(config, rngs, dtype, remat=remat)
+
+
+def _limited(config: Any, layers: int, source: str) -> Any:
+    if not 1 <= layers <= config.num_hidden_layers:
+        raise ValueError(
+            f"{source}: {layers} layers asked for, but it has "
+            f"{config.num_hidden_layers}"
+        )
+    return dataclasses.replace(config, num_hidden_layers=layers)

@@ -1,0 +1,198 @@
+"""Weights: the tables of whole models, into and out of checkpoints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from cdejax.models.baked import BakedEncoder
+from cdejax.models.biencoder import BiEncoder
+from cdejax.models.checkpoints.architecture import Architecture
+from cdejax.models.checkpoints.registry import architecture_of
+from cdejax.models.checkpoints.table import Entry, Table, Tensor, Tensors, head, inside
+from cdejax.models.contextual import ContextualEncoder
+from cdejax.models.encoder import Encoder
+from cdejax.models.layers import Head
+from cdejax.models.modules import Chain
+from cdejax.models.pretrained.fit import check_fit
+
+Model = Encoder | BiEncoder | ContextualEncoder
+_WRAPPERS = (
+    *("module.", "_orig_mod.", "base_model.model."),
+    *("0.auto_model.", "0.model.", "auto_model."),
+)
+
+
+def table_of(model: Model, *, published: bool = False) -> Table:
+    """The table of a model.
+
+    A contextual encoder always has the published layout of CDE; `published` asks for
+    an encoder's (or a biencoder's) published names instead of transformers' own, where
+    the two differ.
+    """
+    if isinstance(model, ContextualEncoder):
+        return _contextual_table(model)
+    if isinstance(model, BiEncoder):
+        table = inside(table_of(model.encoder, published=published), "encoder.", "")
+        return table + _head_table(model.head)
+    found = architecture_of(model.config)
+    names = found.published if published and found.published else found.table
+    return names(model.config)
+
+
+def _head_table(found: Head | Chain | None) -> Table:
+    """CDE's MLP under its published names, other heads as `modules.N.…`."""
+    if isinstance(found, Chain):
+        return inside(found.table(), "head.", "")
+    return [] if found is None else head("head", "mlp")
+
+
+def _contextual_table(model: ContextualEncoder) -> Table:
+    first, second = "first_stage_model.", "second_stage_model."
+    backbone = table_of(model.backbone, published=True)
+    null = Entry("null", (f"{second}sequence_dropout_null_embedding",))
+    shared = [
+        *inside(backbone, "backbone.", f"{second}backbone."),
+        *head("output_projection", f"{second}output_projection"),
+        *([] if model.null is None else [null]),
+    ]
+    if isinstance(model, BakedEncoder):
+        constants = {"soft": "soft_prompt", "context": "context"}
+        return shared + [Entry(k, (second + v,)) for k, v in constants.items()]
+    embedder = table_of(model.first.encoder, published=True)
+    return [
+        *inside(embedder, "first.encoder.", f"{first}embedder."),
+        *head("first.head", f"{first}mlp"),
+        *head("prompt_projection", f"{second}prompt_projection"),
+        *shared,
+    ]
+
+
+def encoder_tensors(
+    found: Architecture, tensors: Tensors, source: str = "checkpoint"
+) -> dict[str, Tensor]:
+    """A checkpoint's encoder alone: prefixes, pooler and pre-training heads removed.
+
+    Old names of norms (gamma, beta) become weight and bias, as transformers does it.
+
+    Raises:
+      ValueError: a weight is there under two names, with different values.
+    """
+    out: dict[str, Tensor] = {}
+    origin: dict[str, str] = {}
+    for given, tensor in unwrapped(tensors).items():
+        name = given
+        for prefix in found.prefixes:
+            name = name.removeprefix(prefix)
+        for old, new in found.renamed.items():
+            if name.endswith(old):
+                name = name.removesuffix(old) + new
+        if re.fullmatch(found.dropped, name):
+            continue
+        if name in out and not np.array_equal(out[name], tensor, equal_nan=True):
+            raise ValueError(
+                f"{source}: {origin[name]} and {given} are the same weight, with "
+                "different values; save the one that was trained"
+            )
+        out[name], origin[name] = tensor, given
+    return out
+
+
+def unwrapped(tensors: Tensors) -> dict[str, Tensor]:
+    """The tensors without a wrapper's prefix, where every name has it.
+
+    Those of data parallelism (`module.`), `torch.compile` (`_orig_mod.`),
+    sentence-transformers (`0.auto_model.`, `0.model.`, `auto_model.`) and peft after a
+    merge (`base_model.model.`), in any order.
+    """
+    out = dict(tensors)
+    while prefix := next(
+        (p for p in _WRAPPERS if out and all(n.startswith(p) for n in out)), None
+    ):
+        out = {name.removeprefix(prefix): tensor for name, tensor in out.items()}
+    return out
+
+
+def first_layers(tensors: Tensors, layers: int) -> dict[str, Tensor]:
+    """An encoder's tensors without the layers from number `layers` on."""
+    number = re.compile(r"(?:(?:encoder|transformer)\.)?(?:layers?|block)\.(\d+)\.")
+
+    def kept(name: str) -> bool:
+        match = number.match(name)
+        return match is None or int(match.group(1)) < layers
+
+    return {name: tensor for name, tensor in tensors.items() if kept(name)}
+
+
+def to_state_dict(model: Model) -> dict[str, Tensor]:
+    """A model's weights as a checkpoint: float32, PyTorch's layout.
+
+    Encoders and biencoders have transformers' native names (a biencoder's head is
+    `mlp.0`, `mlp.2`), contextual encoders the published layout of CDE.
+    """
+    params = _params(model)
+    tensors: dict[str, Tensor] = {}
+    for entry in table_of(model):
+        tensors |= entry.to_tensors(np.asarray(params[entry.path][...]))
+    return tensors
+
+
+def load_state_dict(
+    model: Model, tensors: Tensors, *, source: str = "checkpoint"
+) -> None:
+    """Sets all of a model's parameters, in place, from a checkpoint.
+
+    Half-precision tensors become float32. The model may be abstract, as from
+    `nnx.eval_shape`.
+
+    Raises:
+      ValueError: tensors are missing, unexpected, of another shape or no floats, as
+        `check_fit` says it.
+    """
+    table = table_of(model, published=_is_published(model, tensors))
+    params = _params(model)
+    check_fit(_shapes(table, params), tensors, source)
+    update = [
+        (
+            _key(entry.path),
+            params[entry.path].replace(jnp.asarray(entry.to_param(tensors))),
+        )
+        for entry in table
+    ]
+    nnx.update(model, nnx.from_flat_state(update))
+
+
+def parameter_count(build: Callable[[], nnx.Module]) -> int:
+    """Number of parameters of the model that `build` makes; allocates none of them."""
+    state = nnx.state(nnx.eval_shape(build), nnx.Param)
+    return sum(int(np.prod(param.shape)) for _, param in nnx.to_flat_state(state))
+
+
+def _is_published(model: Model, tensors: Tensors) -> bool:
+    if isinstance(model, ContextualEncoder):
+        return True
+    encoder = model.encoder if isinstance(model, BiEncoder) else model
+    return architecture_of(encoder.config).is_published(tensors)
+
+
+def _shapes(table: Table, params: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Name and shape of each tensor of a table."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for entry in table:
+        expected = entry.shapes(params[entry.path].shape)
+        shapes |= dict(zip(entry.names, expected, strict=True))
+    return shapes
+
+
+def _params(model: Model) -> dict[str, Any]:
+    flat = nnx.to_flat_state(nnx.state(model, nnx.Param))
+    return {".".join(map(str, path)): param for path, param in flat}
+
+
+def _key(path: str) -> tuple[str | int, ...]:
+    return tuple(int(part) if part.isdigit() else part for part in path.split("."))

@@ -1,0 +1,1 @@
+"""A whole recipe: its stages in order, its variants, its figures."""

@@ -1,0 +1,61 @@
+"""What a recipe's export tells its model card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cdejax.config import Config
+from cdejax.recipe.scores import known_results
+from cdejax.recipe.stages import ONLY, Stages
+from cdejax.storage.artifacts import jsonable, read_manifest
+
+if TYPE_CHECKING:
+    from cdejax.retrieval.evaluate import Result
+
+
+def describe_variant(name: str, config: Config) -> dict[str, Any]:
+    """Metadata of a trained variant for `cdejax.export.card.model_card`.
+
+    Args:
+      name: of the variant.
+      config: its resolved recipe.
+
+    Returns:
+      Name, base model, data with their licences, number of pairs, the whole recipe of
+      this variant, the command that evaluates it, and the scores of evaluations that
+      are there.
+    """
+    alone = name == ONLY
+    options = "" if alone else f" --variant {name}"
+    recipe = jsonable(config) | {"variants": {} if alone else {name: {}}}
+    metadata = {
+        "name": f"{config.name}/{name}",
+        "base_model": config.model.encoder,
+        "data": [
+            {"path": source.path, "license": source.license}
+            for source in config.data.sources
+        ],
+        "pairs": read_manifest(Stages(config).pairs())["counts"]["train_rows"],
+        "recipe": recipe,
+        "evaluation": f"cdejax evaluate --config recipe.yaml{options}",
+    }
+    results = known_results(config, name)
+    if not results:
+        return metadata
+    metadata["scores"] = _scores(results, config)
+    if chosen := results[0].settings.get("checkpoint"):
+        metadata["Checkpoint"] = chosen
+    return metadata
+
+
+def _scores(results: Sequence[Result], config: Config) -> dict[str, str]:
+    """Means by collection (and context, if several), with intervals for nDCG@10."""
+    scores = {}
+    for result in results:
+        which = f"{result.collection}: {result.system}, {len(result.query_ids)} queries"
+        means = {name: f"{float(x.mean()):.4f}" for name, x in result.scores.items()}
+        main = result.interval("nDCG@10", config.evaluation.bootstrap, config.seed)
+        means["nDCG@10"] += f" [{main.low:.4f}, {main.high:.4f}]"
+        scores[which] = ", ".join(f"{name} {mean}" for name, mean in means.items())
+    return scores

@@ -1,0 +1,116 @@
+"""Mistakes of a recipe that can be found before any work, in seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from cdejax.clustering.files import load_npy
+from cdejax.clustering.groups import group_domains
+from cdejax.clustering.plan import make_groups
+from cdejax.clustering.user_plan import check_plan, read_plan
+from cdejax.config import Config
+from cdejax.data.pairs import Pairs
+from cdejax.data.sources import check_source
+from cdejax.data.tokenizer import Tokenizer
+from cdejax.data.tokens import check_prefixes
+from cdejax.folders.paths import resolve_folder
+from cdejax.models import from_pretrained
+from cdejax.models.pretrained.settings import read_settings, transformer_folder
+from cdejax.training.batches import check_context_size
+from cdejax.training.optimizer import learning_rate
+from cdejax.training.start import init_folder, is_export
+
+
+def check_inputs(config: Config) -> None:
+    """Looks at all that a recipe reads: sources, models, arrays.
+
+    Of a source the first rows are read, of a model everything but the values of its
+    weights, of an array the header.
+
+    Raises:
+      ValueError: something is missing, cannot be read or does not fit the recipe.
+    """
+    check_models(config)
+    check_sources(config)
+    if config.vectors.method == "file":
+        for side in ("queries", "documents"):
+            path = Path(getattr(config.vectors, side))
+            load_npy(path, f"vectors.{side}: {path}")
+    if config.plan.kind == "file" and not Path(config.plan.path or "").exists():
+        raise ValueError(f"plan.path: {config.plan.path}: no such file or folder")
+
+
+def check_sources(config: Config) -> None:
+    """Looks at the first rows of every source.
+
+    Raises:
+      ValueError: a source is not there, cannot be read, or lacks a column.
+    """
+    for source in config.data.sources:
+        check_source(source)
+
+
+def check_models(config: Config) -> None:
+    """Looks at the models that a recipe starts from, but for the values of weights.
+
+    Raises:
+      ValueError: a folder is not there, or holds no model that can be loaded; or a
+        batch is smaller than the context that a contextual encoder is trained with, or
+        has no negatives.
+    """
+    if config.model.kind == "contextual":
+        check_context_size(config.model.context_size, config.plan.batch_size)
+    if config.plan.batch_size == 1 and not config.training.negatives_per_query:
+        raise ValueError(
+            "plan.batch_size is 1 and training.negatives_per_query 0, so no query has "
+            "a negative and nothing would be learned; raise one of them"
+        )
+    _check_model(config.model.encoder, "model.encoder")
+    if config.vectors.method == "encoder":
+        _check_model(config.vectors.encoder or "", "vectors.encoder")
+    if config.training.init_from is not None:
+        check_init_from(config.training.init_from)
+
+
+def check_init_from(name: str) -> None:
+    """Looks whether a run can start from a folder; ValueError if it is no model's."""
+    folder = init_folder(name)
+    if is_export(folder):
+        try:
+            from_pretrained(folder, weights=False)
+        except ValueError as error:
+            raise ValueError(f"training.init_from: {error}") from None
+
+
+def _check_model(name: str, setting: str) -> None:
+    folder = resolve_folder(name, setting)
+    try:
+        read_settings(folder)
+        from_pretrained(folder, weights=False)
+        Tokenizer.load(transformer_folder(folder))
+    except ValueError as error:
+        raise ValueError(f"{setting}: {error}") from None
+
+
+def check_pairs(config: Config, folder: Path) -> None:
+    """Compares a recipe with its pairs: domains, and the number of steps.
+
+    Raises:
+      ValueError: a domain that the pairs do not have, one that fills no batch, a user's
+        plan that does not fit, or a warm-up that is as long as the plan.
+    """
+    pairs, settings = Pairs.open(folder), config.plan
+    check_prefixes(config.tokens, pairs.domains)
+    names, group_of = group_domains(pairs.domains, settings.domain_groups)
+    group = np.asarray(group_of[pairs.train.domain])
+    if settings.kind == "file":
+        epochs = read_plan(Path(settings.path or ""), settings, pairs.fingerprint)
+        check_plan(epochs, group, names)
+        steps = sum(len(epoch) for epoch in epochs)
+    else:
+        groups = make_groups(group, names, settings, None)
+        whole = sum(len(part.rows) // settings.batch_size for part in groups)
+        steps = settings.epochs * whole
+    learning_rate(config.training, steps)

@@ -1,0 +1,155 @@
+"""Artefacts of a recipe: each stage finds its inputs, or runs what makes them.
+
+    pairs -> tokens, vectors -> clusters -> plan -> training -> evaluation, export
+
+A run lives in OUTPUT/NAME: `artifacts/` is shared by all variants, each variant has a
+folder with its checkpoints, metrics and export, and `report/` compares them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cdejax.clustering.hardness import hardness_report
+from cdejax.clustering.kmeans import Clusters, clusters_stage
+from cdejax.clustering.plan import Plan, plan_stage
+from cdejax.clustering.vectors import Vectors, vectors_stage
+from cdejax.config import Config
+from cdejax.config.load import variant
+from cdejax.data.pairs import Pairs, pairs_stage
+from cdejax.data.tokens import Tokens, tokens_stage
+from cdejax.recipe.preflight import check_pairs
+from cdejax.runtime.processes import main_first
+from cdejax.storage import artifacts
+from cdejax.training.run_folder import Inputs
+
+ONLY = "model"
+"""Folder of a recipe without variants."""
+
+
+def root_of(config: Config) -> Path:
+    """Folder of everything that a recipe makes."""
+    return Path(config.output) / config.name
+
+
+def variants_of(config: Config) -> dict[str, Config]:
+    """The resolved recipe of each variant; a recipe without any is its only one.
+
+    Raises:
+      ValueError: the variants would be compared on different queries.
+    """
+    if not config.variants:
+        return {ONLY: config}
+    found = {name: variant(config, name) for name in config.variants}
+    shares = {name: resolved.validation_share for name, resolved in found.items()}
+    if len(set(shares.values())) > 1:
+        said = ", ".join(f"{name} {share}" for name, share in shares.items())
+        raise ValueError(
+            "evaluation.validation_fraction: the variants choose checkpoints on "
+            f"different shares of the held-out pairs ({said}; 0 without "
+            "training.eval_every), so their figures would be of different queries; "
+            "set it once for the whole recipe"
+        )
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Stages:
+    """Artefact folders of one resolved recipe, made when they are asked for.
+
+    What a run in the recipe's folder began with is kept, even if the code that makes
+    artefacts has changed since.
+    """
+
+    config: Config
+
+    def _run(self, stage: Callable[..., Path], *inputs: Path | None) -> Path:
+        runs = root_of(self.config).glob(f"*/{artifacts.RUN}")
+        begun = (artifacts.begun_with(path.parent) for path in runs)
+        with artifacts.keeping(set().union(*begun)):
+            return stage(self.config, self.folder, *inputs)
+
+    @property
+    def folder(self) -> Path:
+        """Where artefacts go."""
+        return root_of(self.config) / "artifacts"
+
+    def pairs(self) -> Path:
+        """Checked and split pairs."""
+        return self._run(pairs_stage)
+
+    def tokens(self) -> Path:
+        """Token rows of the pairs."""
+        return self._run(tokens_stage, self.pairs())
+
+    def vectors(self) -> Path:
+        """Surrogate vectors of the pairs; all processes share an encoder's work."""
+        pairs = main_first("pairs", self.pairs)
+        stage = functools.partial(self._run, vectors_stage, pairs)
+        if self.config.vectors.method == "encoder":
+            return stage()
+        return main_first("vectors", stage)
+
+    def clusters(self) -> Path:
+        """Clusters of the vectors."""
+        return self._run(clusters_stage, self.pairs(), self.vectors())
+
+    def plan(self) -> Path:
+        """The batch plan."""
+        clustered = self.config.plan.kind == "clustered"
+        clusters = self.clusters() if clustered else None
+        return self._run(plan_stage, self.pairs(), clusters)
+
+    def hardness(self) -> Path:
+        """Numbers and a picture of how hard the plan's batches are."""
+        folders = [self.pairs(), self.vectors(), self.clusters(), self.plan()]
+        margin = self.config.training.false_negative_margin
+        spec = {"seed": self.config.seed, "margin": margin}
+        spec |= {path.name: artifacts.artifact_fingerprint(path) for path in folders}
+
+        def build(folder: Path) -> dict[str, Any]:
+            pairs, vectors, clusters, plan = folders
+            return hardness_report(
+                self.config,
+                Pairs.open(pairs),
+                Vectors.open(vectors),
+                Clusters.open(clusters),
+                Plan.open(plan),
+                folder,
+            )
+
+        return artifacts.run_stage(self.folder, "hardness", spec, build)
+
+    def needs_vectors(self) -> bool:
+        """Whether training masks false negatives."""
+        return self.config.training.false_negative_margin is not None
+
+    def inputs(self) -> Inputs:
+        """What training reads; process 0 makes what is missing, the others wait.
+
+        But all of them embed texts with an encoder.
+        """
+        main_first("pairs", lambda: check_pairs(self.config, self.pairs()))
+        if self.needs_vectors() or self.config.plan.kind == "clustered":
+            self.vectors()
+        return main_first("inputs", self._inputs)
+
+    def _inputs(self) -> Inputs:
+        folders = {"pairs": self.pairs(), "tokens": self.tokens(), "plan": self.plan()}
+        clustered = self.config.plan.kind == "clustered"
+        if self.needs_vectors() or clustered:
+            folders["vectors"] = self.vectors()
+        if clustered:
+            folders["clusters"] = self.clusters()
+        pairs = Pairs.open(folders["pairs"])
+        return Inputs(
+            pairs,
+            Tokens.open(folders["tokens"]),
+            Plan.open(folders["plan"], pairs.fingerprint),
+            Vectors.open(folders["vectors"]) if self.needs_vectors() else None,
+            {k: artifacts.artifact_fingerprint(v) for k, v in folders.items()},
+        )

@@ -1,0 +1,110 @@
+"""One variant of a recipe: its training, its model, its export."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cdejax.config import Config
+from cdejax.data.pairs import Pairs
+from cdejax.data.prompts import tokens_of
+from cdejax.data.tokenizer import Tokenizer
+from cdejax.embedding.embedder import Embedder
+from cdejax.folders.paths import resolve_folder
+from cdejax.recipe.stages import Stages, root_of
+from cdejax.retrieval.collections import FEW, heldout_collection, validation_collection
+from cdejax.retrieval.evaluate import evaluate_embedder
+from cdejax.runtime.compilation import keep_compiled
+from cdejax.runtime.processes import is_main
+from cdejax.training import loop
+from cdejax.training.run_folder import check_trained, check_version
+from cdejax.training.start import build_model, trained_params
+
+_log = logging.getLogger(__name__)
+
+
+def train_variant(name: str, config: Config) -> Path:
+    """Trains one variant and returns its folder."""
+    if config.training.compilation_cache is not None:
+        keep_compiled(config.training.compilation_cache)
+    inputs = Stages(config).inputs()
+    folder = root_of(config) / name
+    return loop.train(config, inputs, folder, heldout_score(config, inputs.pairs))
+
+
+def heldout_score(config: Config, pairs: Pairs) -> Callable[[Any], float] | None:
+    """A model to its nDCG@10 on held-out pairs; None where nothing is held out.
+
+    They are those that checkpoints are chosen on, or all if nothing is to be chosen.
+    The function holds no weights of its own, and none between two calls.
+
+    Raises:
+      ValueError: too few pairs are held out to choose on a part of them.
+    """
+    if not len(pairs.heldout):
+        return None
+    chosen_on = validation_collection(pairs, config.validation_share, config.seed)
+    collection = chosen_on or heldout_collection(pairs)
+    few = len(collection.queries) < FEW
+    if config.training.eval_every and few and is_main():
+        _log.warning(
+            "training.eval_every: a choice of checkpoints on %d queries is mostly "
+            "chance; hold out more pairs or raise evaluation.validation_fraction",
+            len(collection.queries),
+        )
+
+    def score(model: Any) -> float:
+        result = evaluate_embedder(
+            make_embedder(config, model, "model"),
+            collection,
+            seed=config.seed,
+            batch_size=config.evaluation.batch_size,
+            ignore_identical_ids=config.evaluation.ignore_identical_ids,
+        )
+        return float(result.scores["nDCG@10"].mean())
+
+    return score
+
+
+def make_embedder(config: Config, model: Any, name: str) -> Embedder:
+    """A model in memory as an embedder, with the recipe's prefixes and limits.
+
+    Prefixes that the recipe does not set are the prompts of the model's start.
+    """
+    tokens = tokens_of(config)
+    prompts = {"query": tokens.query.prefix, "document": tokens.document.prefix}
+    return Embedder(
+        model,
+        Tokenizer.load(resolve_folder(config.model.encoder, "model.encoder")),
+        prompts={side: prefix or "" for side, prefix in prompts.items()},
+        max_length=max(tokens.query.max_length, tokens.document.max_length),
+        context_length=tokens.context.max_length if tokens.context else None,
+        name=name,
+    )
+
+
+def trained_folder(config: Config, name: str) -> Path:
+    """Folder of a variant that was trained to its end.
+
+    Raises:
+      ValueError: it was not, or by another recipe or version than this.
+    """
+    folder = root_of(config) / name
+    check_version(folder)  # before artefacts are made again for it
+    check_trained(folder, config, Stages(config).inputs())
+    return folder
+
+
+def trained_model(config: Config, name: str) -> Any:
+    """A variant's model with its best parameters.
+
+    Raises:
+      ValueError: it was not trained, or by another recipe than this.
+    """
+    from flax import nnx
+
+    folder = trained_folder(config, name)
+    graphdef, params = nnx.split(build_model(config))
+    return nnx.merge(graphdef, trained_params(folder, params))

@@ -1,0 +1,1 @@
+"""The machine: processes, devices, compilation, streaming, progress."""

@@ -1,0 +1,104 @@
+"""Compiled functions: how many there are, and keeping them for later processes."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from cdejax.runtime.platforms import has_nvidia
+
+_log = logging.getLogger(__name__)
+_COMPILE = "/jax/core/compile/backend_compile_duration"
+_HIT = "/jax/compilation_cache/cache_hits"
+
+
+class Compilations:
+    """Counts what this process compiles from now on."""
+
+    def __init__(self) -> None:
+        self._seconds, self._hits = _counted()
+        self._first = len(self._seconds), len(self._hits)
+
+    @property
+    def seconds(self) -> list[float]:
+        """What each compilation took; of one that was read from the cache, reading."""
+        return self._seconds[self._first[0] :]
+
+    @property
+    def read_from_cache(self) -> int:
+        """How many of them `keep_compiled` had kept."""
+        return len(self._hits) - self._first[1]
+
+    def __str__(self) -> str:
+        seconds = self.seconds
+        return (
+            f"{len(seconds)} functions compiled in {sum(seconds):.1f} s (the longest "
+            f"took {max(seconds, default=0.0):.1f}), {self.read_from_cache} of them "
+            "read from the cache"
+        )
+
+
+@functools.cache
+def _counted() -> tuple[list[float], list[str]]:
+    """All compilations' seconds and all reads from the cache, from now on.
+
+    Once for the process: JAX never forgets a listener.
+    """
+    seconds: list[float] = []
+    hits: list[str] = []
+
+    def took(event: str, duration_secs: float, **_: Any) -> None:
+        if event == _COMPILE:
+            seconds.append(duration_secs)
+
+    def hit(event: str, **_: Any) -> None:
+        if event == _HIT:
+            hits.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(took)
+    jax.monitoring.register_event_listener(hit)
+    return seconds, hits
+
+
+def keep_compiled(folder: str | Path) -> None:
+    """Keeps whatever is compiled from now on in a folder, for later processes to read.
+
+    A compiled function is found again by its program, the devices and the versions of
+    JAX and XLA. On a GPU the folder holds what autotuning found, too.
+
+    Args:
+      folder: made if it is missing; may be shared by runs and by processes. Not used,
+        which is said, on several CPU devices: programs that XLA's CPU backend reads
+        back may run their collectives in another order on each, and hang or crash.
+    """
+    from jax.experimental.compilation_cache import compilation_cache
+
+    if jax.default_backend() == "cpu" and jax.device_count() > 1:
+        _log.warning(
+            "%s: nothing is kept, since XLA cannot run a program that it reads back on "
+            "several CPU devices (%d here)",
+            folder,
+            jax.device_count(),
+        )
+        return
+    jax.config.update("jax_compilation_cache_dir", str(Path(folder).absolute()))
+    # Short compilations add up: a step comes with a hundred of them.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    # JAX keeps the folder that it first used, whatever the setting says later.
+    compilation_cache.reset_cache()
+
+
+def model_options(mesh: Mesh) -> dict[str, Any] | None:
+    """`compiler_options` of `jax.jit` for functions that run an encoder on a mesh.
+
+    For NVIDIA GPUs XLA tries Triton for products with all that surrounds them. Where it
+    then takes cuBLAS (mostly), biases are left over, each a pass through memory; cuBLAS
+    adds them by itself if it is all there is. `XLA_FLAGS` do not override this, and JAX
+    takes such options for a function that is called by itself, not inside another.
+    """
+    return {"xla_gpu_enable_triton_gemm": False} if has_nvidia(mesh) else None

@@ -1,0 +1,71 @@
+"""Arrays on the devices of all processes, and back."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from cdejax.runtime.mesh import same
+from cdejax.runtime.processes import processes
+
+T = TypeVar("T")
+
+
+def replicate(tree: T, mesh: Mesh) -> T:
+    """Arrays that every process has alike, as global arrays on all devices of a mesh.
+
+    Args:
+      tree: arrays or random keys.
+      mesh: of all processes' devices.
+    """
+    return distribute(tree, jax.tree.map(lambda _: same(mesh), tree))
+
+
+def distribute(tree: T, shardings: Any) -> T:
+    """Copies of arrays that every process has alike, as global arrays.
+
+    An array at a time, and no device gets more of it than its part.
+
+    Args:
+      tree: arrays or random keys.
+      shardings: a pytree of the same structure.
+    """
+    return jax.tree.map(_put, tree, shardings)
+
+
+def _put(x: Any, sharding: Any) -> jax.Array:
+    if processes() == 1:
+        return jax.device_put(x, sharding, may_alias=False)
+    if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
+        data, impl = _put(jax.random.key_data(x), sharding), jax.random.key_impl(x)
+        return jax.random.wrap_key_data(data, impl=impl)
+    host = np.asarray(x)
+    part = lambda index: host[index]  # noqa: E731
+    return jax.make_array_from_callback(host.shape, sharding, part)
+
+
+def whole_arrays(tree: Any) -> Any:
+    """Global arrays as arrays of this process's own; all processes call this.
+
+    An array that is sharded over the devices of several processes is gathered first. A
+    process that is alone gets the tree back as it is.
+    """
+    if processes() == 1:
+        return tree
+
+    def everywhere(x: jax.Array) -> NamedSharding:
+        assert isinstance(x.sharding, NamedSharding)
+        return NamedSharding(x.sharding.mesh, PartitionSpec())
+
+    # One program, when nothing else runs: processes that run several programs at a time
+    # can wait for each other in different ones.
+    gather = jax.jit(_same, out_shardings=jax.tree.map(everywhere, tree))
+    whole = jax.block_until_ready(gather(jax.block_until_ready(tree)))
+    return jax.tree.map(lambda x: x.addressable_data(0), whole)
+
+
+def _same(x: T) -> T:
+    return x

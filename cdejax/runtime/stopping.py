@@ -1,0 +1,84 @@
+"""Ending a run that is told to end: after its step, with a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+
+from cdejax.runtime.processes import processes
+
+_log = logging.getLogger(__name__)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(KeyboardInterrupt):
+    """A run was told to end, and has; what it had done is saved.
+
+    Args:
+      number: of the signal; the exit code is 128 more, as of a shell.
+      words: what was done, and how to go on.
+    """
+
+    def __init__(self, number: int, words: str):
+        super().__init__(f"stopped by {signal.Signals(number).name} {words}")
+        self.code = 128 + number
+
+
+class Request:
+    """What a run looks at after every step."""
+
+    signal: int | None = None
+    """The signal that asks the run to end."""
+
+
+@contextlib.contextmanager
+def requests() -> Iterator[Request]:
+    """Ctrl-C and SIGTERM become a request; the second one ends the process at once.
+
+    A thread reads them as they come: Python's own handlers wait until the main thread
+    is back from the compiler or a device. Nothing changes among several processes,
+    which end together, in other threads than the main one, and for signals that the
+    process ignores.
+    """
+    request = Request()
+    main = threading.current_thread() is threading.main_thread()
+    if processes() > 1 or not main:
+        yield request
+        return
+    ends = os.pipe()
+    os.set_blocking(ends[1], False)
+    reader = threading.Thread(target=_read, args=(ends[0], request), daemon=True)
+    reader.start()
+    before = {n: signal.getsignal(n) for n in _SIGNALS}
+    before = {n: old for n, old in before.items() if old != signal.SIG_IGN}
+    descriptor = signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
+    try:
+        for number in before:
+            signal.signal(number, lambda *_: None)
+        yield request
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+        signal.set_wakeup_fd(descriptor)
+        os.close(ends[1])  # which ends the thread
+        reader.join()
+        os.close(ends[0])
+
+
+def _read(pipe: int, request: Request) -> None:
+    """Reads the numbers of signals until the pipe is closed."""
+    while number := os.read(pipe, 1):
+        if number[0] not in _SIGNALS:
+            continue
+        name = signal.Signals(number[0]).name
+        if request.signal is not None:
+            sys.stderr.write(f"cdejax: ended at once by a second {name}\n")
+            sys.stderr.flush()
+            os._exit(128 + number[0])
+        request.signal = number[0]
+        _log.warning("%s: the run ends after this step, with a checkpoint", name)
