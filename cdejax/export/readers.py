@@ -104,7 +104,7 @@ def cdejax_vectors(
 def sentence_transformers_vectors(
     folder: str | Path, texts: list[str], contextual: bool
 ) -> Float[np.ndarray, "texts dim"]:
-    """The same by sentence-transformers, on the CPU in float32.
+    """The documents' vectors by sentence-transformers, on the CPU in float32.
 
     Args:
       folder: the export.
@@ -135,8 +135,8 @@ class _SentenceTransformers:
         """Has vectors written; ValueError if that fails."""
         with self._lock:
             answer = self._answer(request)
-            while not answer and self._exit_code() == 0:
-                answer = self._answer(request)  # it had just ended for want of work
+            if not answer and self._exit_code() == 0:  # it had just ended, unused
+                answer = self._answer(request)
         said = json.loads(answer) if answer else self._log.read_text()
         if said or not answer:
             raise _unreadable(request["folder"], "sentence-transformers", said)
@@ -145,7 +145,8 @@ class _SentenceTransformers:
         """Ends the process."""
         if self._process is not None:
             self._process.kill()
-            self._process.communicate()
+            with contextlib.suppress(BrokenPipeError):
+                self._process.communicate()  # closes its pipes
 
     def _answer(self, request: dict[str, Any]) -> str:
         """A line of JSON: an error, or an empty string. Nothing from a dead process."""
@@ -163,6 +164,7 @@ class _SentenceTransformers:
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
+            self.close()
             # transformers copies the code of a folder to a place of its own.
             place = {"HF_MODULES_CACHE": str(Path(self._place.name) / "modules")}
             place |= {"HF_HUB_OFFLINE": "1", "JAX_PLATFORMS": "cpu"}
