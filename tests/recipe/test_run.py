@@ -102,6 +102,17 @@ def test_leaves_table_pictures_and_exports(finished):
     assert len(list(folder.glob("artifacts/hardness-*/hardness.png"))) == 1
 
 
+def test_evaluate_shows_figures_and_leaves_the_report_alone(finished, recipe, capsys):
+    report = sorted((finished.folder / "report").iterdir())
+    before = [(path, path.stat().st_mtime_ns) for path in report]
+    main(["evaluate", "--config", str(recipe)])
+    printed = capsys.readouterr().out
+    assert "nDCG@10" in printed
+    assert printed.count("evaluation: ") == 5  # BM25, two starts, two variants
+    report = sorted((finished.folder / "report").iterdir())
+    assert [(path, path.stat().st_mtime_ns) for path in report] == before
+
+
 @pytest.mark.parametrize("variant", ["shuffled", "contextual"])
 def test_model_cards_tell_recipe_and_scores(finished, recipe, variant, tmp_path):
     card = (finished.folder / variant / "export" / "README.md").read_text()
