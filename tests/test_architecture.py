@@ -1,4 +1,4 @@
-"""The rooms of the package: who may import whom, and when."""
+"""The layers of the package: which of its parts may import which, and when."""
 
 import ast
 import functools
@@ -9,7 +9,7 @@ import pytest
 import cdejax
 
 ROOT = Path(cdejax.__file__).parent
-ROOMS = [
+LAYERS = [
     ["typing", "counts"],
     ["runtime"],
     ["storage"],
@@ -24,8 +24,8 @@ ROOMS = [
     ["cli"],
     ["__init__", "__main__"],
 ]
-"""From the ground up; those of one floor do not import each other."""
-FLOORS = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
+"""From the bottom up; parts of one layer do not import each other."""
+LAYER = {part: layer for layer, parts in enumerate(LAYERS) for part in parts}
 SLOW = {"jax", "flax", "numpy", "torch", "matplotlib", "tokenizers", "faiss", "sklearn"}
 """Libraries that are optional or slow to import."""
 FILES = [
@@ -43,7 +43,7 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in FILES}
 
 
-def room(module: str) -> str:
+def part(module: str) -> str:
     return module.split(".")[1]
 
 
@@ -99,16 +99,16 @@ def ours(path: Path) -> list[tuple[str, bool]]:
     return [(m, late) for m, late in imports(path) if m in MODULES and m != "cdejax"]
 
 
-def test_rooms_are_few_and_known():
-    assert {room(name) for name in MODULES if "." in name} == set(FLOORS)
-    assert len(FLOORS) <= 20
+def test_parts_are_few_and_known():
+    assert {part(name) for name in MODULES if "." in name} == set(LAYER)
+    assert len(LAYER) <= 20
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_nothing_imports_upwards(module):
     for other, _ in ours(MODULES[module]):
-        here, there = room(module), room(other)
-        assert here == there or FLOORS[there] < FLOORS[here], other
+        here, there = part(module), part(other)
+        assert here == there or LAYER[there] < LAYER[here], other
 
 
 def test_no_files_import_each_other_in_a_circle():

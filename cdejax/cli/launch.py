@@ -1,6 +1,6 @@
 """Starts the processes of a run on this host, and ends all when one ends badly.
 
-The processes run `python -m cdejax` with the variables of `distributed`. Where a
+The processes run `python -m cdejax` with the variables of `runtime.processes`. Where a
 scheduler has set these itself, one process is started, and watched all the same.
 """
 
