@@ -1,13 +1,54 @@
-"""Which domains may share batches: one each, or merged on purpose."""
+"""Which pairs may share batches: those of a domain, or of domains merged on purpose."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
 from jaxtyping import Int
+
+from cdejax.data.pairs import Pairs
+
+
+@dataclass(frozen=True)
+class TrainingPairs:
+    """The training pairs of a pairs artefact, by domain group."""
+
+    source: Pairs
+    """The artefact: texts, and rows of queries and documents."""
+    names: Sequence[str]
+    """Names of the groups."""
+    group: Int[np.ndarray, "pairs"]
+    """Group number of every training pair."""
+
+    @classmethod
+    def of(cls, pairs: Pairs, groups: Mapping[str, Sequence[str]]) -> TrainingPairs:
+        """Groups the training pairs; ValueError as `group_domains`."""
+        names, group_of = group_domains(pairs.domains, groups)
+        return cls(pairs, names, group_of[np.asarray(pairs.train.domain)])
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    @property
+    def fingerprint(self) -> str:
+        """The pairs artefact's."""
+        return self.source.fingerprint
+
+    @property
+    def sizes(self) -> Int[np.ndarray, "groups"]:
+        """Pairs of each group."""
+        return np.bincount(self.group, minlength=len(self.names))
+
+    def filling(
+        self, batch: int, min_domain: str
+    ) -> list[tuple[str, Int[np.ndarray, "rows"]]]:
+        """Name and rows of each group that fills a batch; see `check_sizes`."""
+        kept = check_sizes(self.names, self.sizes, batch, min_domain)
+        return [(self.names[n], np.flatnonzero(self.group == n)) for n in kept]
 
 
 def group_domains(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from cdejax.clustering.groups import group_domains
+from cdejax.clustering.groups import TrainingPairs
 from cdejax.clustering.hardness_plot import draw
 from cdejax.clustering.kmeans import Clusters
 from cdejax.clustering.plan import Plan
@@ -72,7 +72,7 @@ def hardness_report(
       folder: where to write.
     """
     train = pairs.train
-    names, group_of = group_domains(pairs.domains, config.plan.domain_groups)
+    grouped = TrainingPairs.of(pairs, config.plan.domain_groups)
     arrays = PairArrays(
         vectors.queries,
         vectors.documents,
@@ -80,11 +80,11 @@ def hardness_report(
         np.asarray(train.document),
         np.asarray(pairs.query_content),
         np.asarray(pairs.document_content),
-        group_of[train.domain],
+        grouped.group,
         pairs.known,
     )
     margin = config.training.false_negative_margin or 0.0
-    numbers = batches_report(arrays, plan.epochs[0], names, margin, config.seed)
+    numbers = batches_report(arrays, plan.epochs[0], grouped.names, margin, config.seed)
     numbers["false_negative_margin"] = margin
     if clusters is not None:
         numbers["clusters"] = clusters_report(arrays, np.asarray(clusters.cluster))

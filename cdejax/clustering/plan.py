@@ -7,22 +7,21 @@ devices or loader threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Int32
 
 from cdejax.clustering.files import check_origin
-from cdejax.clustering.groups import check_sizes, group_domains
-from cdejax.clustering.kmeans import Clusters
-from cdejax.clustering.packing import Group, pack_epoch
-from cdejax.clustering.user_plan import check_plan, read_plan
+from cdejax.clustering.groups import TrainingPairs
+from cdejax.clustering.plans.base import Need, Planner
+from cdejax.clustering.plans.registry import planner_of
 from cdejax.config import Config, PlanConfig
 from cdejax.data.pairs import Pairs
-from cdejax.runtime.progress import progress
 from cdejax.storage import artifacts
 
 
@@ -93,7 +92,7 @@ def plan_stage(
     config: Config,
     root: str | Path,
     pairs_folder: str | Path,
-    clusters_folder: str | Path | None = None,
+    folders: Mapping[Need, Path] = MappingProxyType({}),
 ) -> Path:
     """Writes the batch plan of a pairs artefact, or finds it written.
 
@@ -101,109 +100,67 @@ def plan_stage(
       config: the recipe; `config.plan` and the seed decide.
       root: folder of all artefacts.
       pairs_folder: pairs artefact.
-      clusters_folder: clusters artefact, needed for `kind: clustered` only.
+      folders: of what the planner needs (see `Planner.needs`).
 
     Returns:
       The artefact folder: `epoch-0000.npy`, … int32 [steps, batch]. Its manifest counts
       steps, rows and dropped rows by domain group.
 
     Raises:
-      ValueError: clusters of another pairs artefact, a domain smaller than a batch
-        (see `check_sizes`), impossible groups, or a user's plan that does not fit (see
-        `check_plan`).
+      ValueError: something that the planner needs is not given or was made from other
+        pairs, impossible groups, or what the planner itself refuses.
     """
-    settings = config.plan
-    spec = _spec(config, pairs_folder, clusters_folder)
+    settings, planner = config.plan, planner_of(config.plan)
+    fingerprint = artifacts.artifact_fingerprint(pairs_folder)
+    _check_needs(planner, folders, fingerprint)
+    spec = {"pairs": fingerprint, "plan": settings, "seed": config.seed}
+    spec |= planner.spec(folders)
 
     def build(folder: Path) -> dict[str, Any]:
-        pairs = Pairs.open(pairs_folder)
-        names, group_of = group_domains(pairs.domains, settings.domain_groups)
-        group = group_of[pairs.train.domain]
-        if settings.kind == "file":
-            epochs = read_plan(Path(settings.path or ""), settings, spec["pairs"])
-            check_plan(epochs, group, names)
-            for number, steps in enumerate(epochs):
-                np.save(_epoch_file(folder, number), steps.astype(np.int32))
-        else:
-            clusters = Clusters.open(clusters_folder) if clusters_folder else None
-            groups = make_groups(group, names, settings, clusters)
-            _write_epochs(folder, groups, settings, config.seed)
-        return count_plan(Plan(_load_epochs(folder)), group, names, settings)
+        pairs = TrainingPairs.of(Pairs.open(pairs_folder), settings.domain_groups)
+        for number, steps in enumerate(planner.epochs(pairs, folders, config.seed)):
+            _check_epoch(number, steps, settings)
+            np.save(folder / f"epoch-{number:04d}.npy", steps)
+        plan = Plan(_load_epochs(folder))
+        return count_plan(plan, pairs, mixes_domains=planner.mixes_domains)
 
     return artifacts.run_stage(root, "plan", spec, build)
 
 
-def _spec(
-    config: Config, pairs_folder: str | Path, clusters_folder: str | Path | None
-) -> dict[str, Any]:
-    """What decides a plan's content; ValueError where it is missing or does not fit."""
-    settings = config.plan
-    spec = {
-        "pairs": artifacts.artifact_fingerprint(pairs_folder),
-        "plan": settings,
-        "seed": config.seed,
-    }
-    if settings.kind == "clustered":
-        if clusters_folder is None:
-            raise ValueError("plan.kind: 'clustered' needs a clusters artefact.")
-        check_origin(Path(clusters_folder), f"{clusters_folder}", spec["pairs"])
-        spec["clusters"] = artifacts.artifact_fingerprint(clusters_folder)
-    if settings.kind == "file":
-        path = Path(settings.path or "")
-        if not settings.path or not path.exists():
-            raise ValueError(f"plan.path: {settings.path}: no such file or folder.")
-        spec["file"] = artifacts.hash_files(path)
-    return spec
-
-
-def make_groups(
-    group: Int[np.ndarray, "pairs"],
-    names: Sequence[str],
-    settings: PlanConfig,
-    clusters: Clusters | None = None,
-) -> list[Group]:
-    """The groups that batches are packed from.
-
-    Args:
-      group: group number of every training pair.
-      names: names of the groups.
-      settings: kind of plan, batch size, order, what small domains do.
-      clusters: for `kind: clustered`.
-    """
-    batch = settings.batch_size
-    if settings.kind == "shuffled":
-        if len(group) < batch:
+def _check_needs(planner: Planner, folders: Mapping[Need, Path], pairs: str) -> None:
+    """ValueError if a need is not there, or was made from other pairs."""
+    for need in planner.needs:
+        if need not in folders:
             raise ValueError(
-                f"plan.batch_size: {batch} is more than the {len(group)} training "
-                "pairs; lower it or bring more pairs."
+                f"plan.kind: {planner.settings.kind!r} needs a {need} artefact."
             )
-        return [Group.whole("all", np.arange(len(group)))]
-    sizes = np.bincount(group, minlength=len(names))
-    made = []
-    for number in check_sizes(names, sizes, batch, settings.min_domain):
-        rows, name = np.flatnonzero(group == number), names[number]
-        if clusters is None or settings.kind == "by_domain":
-            made.append(Group.whole(name, rows))
-            continue
-        made.append(
-            Group.clustered(
-                name, rows, clusters.cluster[rows], clusters.centroid, settings.order
-            )
+        check_origin(Path(folders[need]), f"{folders[need]}", pairs)
+
+
+def _check_epoch(number: int, steps: np.ndarray, settings: PlanConfig) -> None:
+    """ValueError if a planner does not keep its promise (see `Planner.epochs`)."""
+    if steps.dtype != np.int32 or steps.shape[1:] != (settings.batch_size,):
+        raise ValueError(
+            f"plan.kind: {settings.kind!r}: its planner made epoch {number} as "
+            f"{steps.dtype} of shape {steps.shape}; it must be int32 of shape "
+            f"[steps, {settings.batch_size}]."
         )
-    return made
 
 
 def count_plan(
-    plan: Plan,
-    group: Int[np.ndarray, "pairs"],
-    names: Sequence[str],
-    settings: PlanConfig,
+    plan: Plan, pairs: TrainingPairs, *, mixes_domains: bool
 ) -> dict[str, Any]:
-    """Steps, rows and dropped rows of a plan, for its manifest and for `--dry-run`."""
-    steps = [len(epoch) for epoch in plan.epochs]
-    sizes = np.bincount(group, minlength=len(names))
+    """Steps, rows and dropped rows of a plan, for its manifest and for `--dry-run`.
+
+    Args:
+      plan: a finished plan.
+      pairs: the training pairs that it was made from.
+      mixes_domains: whether batches were drawn from all domains at once, so that none
+        was left out for being small.
+    """
+    groups, sizes = len(pairs.names), pairs.sizes
     used = [
-        np.bincount(group[np.asarray(epoch).ravel()], minlength=len(names))
+        np.bincount(pairs.group[np.asarray(epoch).ravel()], minlength=groups)
         for epoch in plan.epochs
     ]
     domains = {
@@ -211,33 +168,20 @@ def count_plan(
             "rows": int(sizes[i]),
             "dropped": [int(sizes[i] - epoch[i]) for epoch in used],
         }
-        for i, name in enumerate(names)
+        for i, name in enumerate(pairs.names)
     }
-    small = [n for n, s in zip(names, sizes, strict=True) if 0 < s < plan.batch_size]
+    named = zip(pairs.names, sizes, strict=True)
+    small = [name for name, size in named if 0 < size < plan.batch_size]
     return {
         "batch_size": plan.batch_size,
-        "steps": steps,
+        "steps": [len(epoch) for epoch in plan.epochs],
         "cumulative_steps": [int(end) for end in plan.ends],
-        "rows": len(group),
-        "dropped": [len(group) - int(epoch.sum()) for epoch in used],
-        "domains_left_out": small if settings.kind != "shuffled" else [],
+        "rows": len(pairs),
+        "dropped": [len(pairs) - int(epoch.sum()) for epoch in used],
+        "domains_left_out": [] if mixes_domains else small,
         "domains": domains,
     }
 
 
-def _write_epochs(
-    folder: Path, groups: Sequence[Group], settings: PlanConfig, seed: int
-) -> None:
-    with progress("pack epochs", settings.epochs) as advance:
-        for epoch in range(settings.epochs):
-            steps = pack_epoch(groups, settings.batch_size, seed, epoch)
-            np.save(_epoch_file(folder, epoch), steps)
-            advance(1)
-
-
 def _load_epochs(folder: Path) -> list[np.ndarray]:
     return [artifacts.load_array(file) for file in sorted(folder.glob("epoch-*.npy"))]
-
-
-def _epoch_file(folder: Path, epoch: int) -> Path:
-    return folder / f"epoch-{epoch:04d}.npy"

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from cdejax.clustering.files import load_npy
-from cdejax.clustering.groups import group_domains
-from cdejax.clustering.plan import make_groups
-from cdejax.clustering.user_plan import check_plan, read_plan
+from cdejax.clustering.groups import TrainingPairs
+from cdejax.clustering.plans.registry import planner_of
 from cdejax.config import Config
 from cdejax.data.pairs import Pairs
 from cdejax.data.sources import check_source
@@ -38,8 +35,7 @@ def check_inputs(config: Config) -> None:
         for side in ("queries", "documents"):
             path = Path(getattr(config.vectors, side))
             load_npy(path, f"vectors.{side}: {path}")
-    if config.plan.kind == "file" and not Path(config.plan.path or "").exists():
-        raise ValueError(f"plan.path: {config.plan.path}: no such file or folder")
+    planner_of(config.plan).check()
 
 
 def check_sources(config: Config) -> None:
@@ -101,16 +97,9 @@ def check_pairs(config: Config, folder: Path) -> None:
       ValueError: a domain that the pairs do not have, one that fills no batch, a user's
         plan that does not fit, or a warm-up that is as long as the plan.
     """
-    pairs, settings = Pairs.open(folder), config.plan
+    pairs = Pairs.open(folder)
     check_prefixes(config.tokens, pairs.domains)
-    names, group_of = group_domains(pairs.domains, settings.domain_groups)
-    group = np.asarray(group_of[pairs.train.domain])
-    if settings.kind == "file":
-        epochs = read_plan(Path(settings.path or ""), settings, pairs.fingerprint)
-        check_plan(epochs, group, names)
-        steps = sum(len(epoch) for epoch in epochs)
-    else:
-        groups = make_groups(group, names, settings, None)
-        whole = sum(len(part.rows) // settings.batch_size for part in groups)
-        steps = settings.epochs * whole
-    learning_rate(config.training, steps)
+    grouped = TrainingPairs.of(pairs, config.plan.domain_groups)
+    steps = planner_of(config.plan).count_steps(grouped)
+    if steps is not None:
+        learning_rate(config.training, steps)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from cdejax.clustering.plans.registry import planner_of
 from cdejax.config import Config
 from cdejax.data.pairs import Pairs
 from cdejax.data.prompts import tokens_of
@@ -137,7 +138,7 @@ def report(config: Config) -> RenderableType:
     durable.write_together(folder, lambda f: write_report(results, f, **compared))
     lines = [f"{kind}: {folder / name}" for kind, name in FILES.items()]
     for name, resolved in variants_of(config).items():
-        if resolved.plan.kind == "clustered":
+        if "clusters" in planner_of(resolved.plan).needs:
             picture = Stages(resolved).hardness() / "hardness.png"
             lines.append(f"hardness of {name}: {picture}")
         export = root_of(config) / name / "export"

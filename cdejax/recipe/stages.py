@@ -17,11 +17,14 @@ from typing import Any
 from cdejax.clustering.hardness import hardness_report
 from cdejax.clustering.kmeans import Clusters, clusters_stage
 from cdejax.clustering.plan import Plan, plan_stage
+from cdejax.clustering.plans.base import Need
+from cdejax.clustering.plans.registry import planner_of
 from cdejax.clustering.vectors import Vectors, vectors_stage
 from cdejax.config import Config
 from cdejax.config.load import variant
 from cdejax.data.pairs import Pairs, pairs_stage
 from cdejax.data.tokens import Tokens, tokens_stage
+from cdejax.folders.paths import resolve_folder
 from cdejax.recipe.preflight import check_pairs
 from cdejax.runtime.processes import main_first
 from cdejax.storage import artifacts
@@ -67,7 +70,7 @@ class Stages:
 
     config: Config
 
-    def _run(self, stage: Callable[..., Path], *inputs: Path | None) -> Path:
+    def _run(self, stage: Callable[..., Path], *inputs: Any) -> Path:
         runs = root_of(self.config).glob(f"*/{artifacts.RUN}")
         begun = (artifacts.begun_with(path.parent) for path in runs)
         with artifacts.keeping(set().union(*begun)):
@@ -100,9 +103,9 @@ class Stages:
 
     def plan(self) -> Path:
         """The batch plan."""
-        clustered = self.config.plan.kind == "clustered"
-        clusters = self.clusters() if clustered else None
-        return self._run(plan_stage, self.pairs(), clusters)
+        needs = planner_of(self.config.plan).needs
+        folders = {need: self._needed(need) for need in needs}
+        return self._run(plan_stage, self.pairs(), folders)
 
     def hardness(self) -> Path:
         """Numbers and a picture of how hard the plan's batches are."""
@@ -124,9 +127,24 @@ class Stages:
 
         return artifacts.run_stage(self.folder, "hardness", spec, build)
 
+    def model(self) -> Path:
+        """Folder of the encoder that training starts from; not an artefact of ours."""
+        return resolve_folder(self.config.model.encoder, "model.encoder")
+
+    def _needed(self, need: Need) -> Path:
+        ways = {"vectors": self.vectors, "clusters": self.clusters, "model": self.model}
+        return ways[need]()
+
     def needs_vectors(self) -> bool:
         """Whether training masks false negatives."""
         return self.config.training.false_negative_margin is not None
+
+    def _needs(self) -> set[Need]:
+        """What the plan and training depend on, beside pairs and tokens."""
+        needs = set(planner_of(self.config.plan).needs)
+        if "clusters" in needs or self.needs_vectors():
+            needs.add("vectors")
+        return needs
 
     def inputs(self) -> Inputs:
         """What training reads; process 0 makes what is missing, the others wait.
@@ -134,17 +152,14 @@ class Stages:
         But all of them embed texts with an encoder.
         """
         main_first("pairs", lambda: check_pairs(self.config, self.pairs()))
-        if self.needs_vectors() or self.config.plan.kind == "clustered":
+        if "vectors" in self._needs():
             self.vectors()
         return main_first("inputs", self._inputs)
 
     def _inputs(self) -> Inputs:
         folders = {"pairs": self.pairs(), "tokens": self.tokens(), "plan": self.plan()}
-        clustered = self.config.plan.kind == "clustered"
-        if self.needs_vectors() or clustered:
-            folders["vectors"] = self.vectors()
-        if clustered:
-            folders["clusters"] = self.clusters()
+        surrogate: tuple[Need, ...] = ("vectors", "clusters")
+        folders |= {n: self._needed(n) for n in surrogate if n in self._needs()}
         pairs = Pairs.open(folders["pairs"])
         return Inputs(
             pairs,

@@ -165,7 +165,7 @@ def test_report_files(tmp_path, pairs_folder, kind):
     )
     vectors = vectors_stage(config, tmp_path, pairs_folder)
     clusters = clusters_stage(config, tmp_path, pairs_folder, vectors)
-    plan = plan_stage(config, tmp_path, pairs_folder, clusters)
+    plan = plan_stage(config, tmp_path, pairs_folder, {"clusters": clusters})
     numbers = hardness_report(
         config,
         Pairs.open(pairs_folder),

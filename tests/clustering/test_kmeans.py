@@ -7,17 +7,22 @@ import pytest
 
 from cdejax.clustering import faiss_kmeans, jax_kmeans
 from cdejax.clustering.kmeans import (
+    Clusters,
     Points,
     assign,
     backend_of,
     cluster_means,
     cluster_pairs,
     cluster_points,
+    clusters_stage,
     hash_rows,
 )
 from cdejax.clustering.vectors import unit_rows
 from cdejax.config import ClustersConfig
+from cdejax.data.pairs import Pairs
 from cdejax.runtime import platforms
+from cdejax.storage.artifacts import read_manifest
+from tests.clustering.conftest import BASE, rows, write_pairs
 
 
 def blobs(count, rows, dim, spread, seed=0):
@@ -260,3 +265,22 @@ def test_vectors_that_are_no_numbers_are_refused(side, bad):
     points = Points(tables["query"], tables["document"], one_to_one(10), "paired")
     with pytest.raises(ValueError, match=f"{side} vector 4 holds NaN"):
         cluster_points(points, "web", ClustersConfig(k=2), 0)
+
+
+def test_clusters_cover_the_training_pairs(pairs_folder, clusters_folder, domain):
+    clusters = Clusters.open(clusters_folder)
+    assert len(clusters.cluster) == len(domain) == 121
+    counts = read_manifest(clusters_folder)["counts"]
+    assert counts["domains"]["tools"]["k_asked"] == 1
+    assert counts["domains"]["stars"]["k_asked"] == 12
+    assert counts["clusters"] == len(clusters.centroid) == counts["clusters"]
+    names = np.array(Pairs.open(pairs_folder).domains)
+    np.testing.assert_array_equal(
+        names[clusters.cluster_domain[clusters.cluster]], domain
+    )
+
+
+def test_vectors_of_other_pairs_are_refused(tmp_path, vectors_folder):
+    other = write_pairs(tmp_path, list(rows())[:60])
+    with pytest.raises(ValueError, match=r"vectors-.* made for another corpus"):
+        clusters_stage(BASE, tmp_path, other, vectors_folder)

@@ -40,7 +40,7 @@ def test_real_pairs_become_hard_batches(tmp_path, shared_data):
     )
     vectors = vectors_stage(config, tmp_path, pairs_folder)
     clusters = clusters_stage(config, tmp_path, pairs_folder, vectors)
-    plan = plan_stage(config, tmp_path, pairs_folder, clusters)
+    plan = plan_stage(config, tmp_path, pairs_folder, {"clusters": clusters})
     pairs = Pairs.open(pairs_folder)
     report = hardness_report(
         config,
@@ -61,7 +61,9 @@ def test_real_pairs_become_hard_batches(tmp_path, shared_data):
     assert report["planned"]["masked"] > report["random"]["masked"]
     # Packed by a tour, neighbours share batches more than by chance.
     by_chance = replace(config, plan=replace(config.plan, order="random"))
-    other = Plan.open(plan_stage(by_chance, tmp_path, pairs_folder, clusters))
+    other = Plan.open(
+        plan_stage(by_chance, tmp_path, pairs_folder, {"clusters": clusters})
+    )
     documents = Vectors.open(vectors).documents[pairs.train.document]
     assert inner_cosine(Plan.open(plan), documents) > inner_cosine(other, documents)
 

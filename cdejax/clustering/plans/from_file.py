@@ -1,15 +1,61 @@
-"""A user's own batch plan: read, and checked against the training pairs."""
+"""`plan.kind: file`: a user's own batch plan, checked against the training pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Int32
 
 from cdejax.clustering.files import check_origin, load_npy
+from cdejax.clustering.groups import TrainingPairs
+from cdejax.clustering.plans.base import Need, Planner
 from cdejax.config import PlanConfig
+from cdejax.storage import artifacts
+
+
+@dataclass(frozen=True)
+class FromFile(Planner):
+    """The batches that the files at `plan.path` name."""
+
+    @property
+    def path(self) -> Path:
+        """A `.npy`, or a folder of them."""
+        return Path(self.settings.path or "")
+
+    def check(self) -> None:
+        """ValueError if nothing is there."""
+        if not self.path.exists():
+            raise ValueError(self._missing)
+
+    def spec(self, folders: Mapping[Need, Path]) -> dict[str, Any]:
+        """The hash of the files."""
+        if not self.path.exists():
+            raise ValueError(f"{self._missing}.")
+        return {"file": artifacts.hash_files(self.path)}
+
+    def count_steps(self, pairs: TrainingPairs) -> int:
+        """As many steps as the files hold."""
+        return sum(len(steps) for steps in self._read(pairs))
+
+    def epochs(
+        self, pairs: TrainingPairs, folders: Mapping[Need, Path], seed: int
+    ) -> Iterator[Int32[np.ndarray, "steps batch"]]:
+        """What the files hold (see `read_plan` and `check_plan`)."""
+        for steps in self._read(pairs):
+            yield steps.astype(np.int32)
+
+    def _read(self, pairs: TrainingPairs) -> list[Int[np.ndarray, "steps batch"]]:
+        epochs = read_plan(self.path, self.settings, pairs.fingerprint)
+        check_plan(epochs, pairs.group, pairs.names)
+        return epochs
+
+    @property
+    def _missing(self) -> str:
+        return f"plan.path: {self.settings.path}: no such file or folder"
 
 
 def read_plan(

@@ -1,0 +1,1 @@
+"""Planners: one file and one class for each `plan.kind`."""

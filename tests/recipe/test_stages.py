@@ -1,0 +1,124 @@
+"""Stages make what a run depends on, whichever planner asks for it."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from cdejax.clustering.plan import Plan
+from cdejax.clustering.plans import registry
+from cdejax.clustering.plans.base import Planner
+from cdejax.recipe.preflight import check_inputs, check_pairs
+from cdejax.recipe.stages import Stages
+from cdejax.storage.artifacts import read_manifest
+from tests import goldens
+
+HAVE = {"pairs", "tokens", "plan"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return goldens.write_world(tmp_path_factory.mktemp("world"))
+
+
+def recipe(world, margin=None, **plan):
+    training = {"false_negative_margin": margin}
+    return goldens.recipe(world, plan=plan, training=training)
+
+
+@dataclass(frozen=True)
+class InOrder(Planner):
+    """The pairs in their order; reads what `plan.path` names, for the test."""
+
+    @property
+    def needs(self):
+        return (self.settings.path,)
+
+    def check(self):
+        if self.settings.batch_size == 7:
+            raise ValueError("plan.batch_size: 7 is unlucky")
+
+    def epochs(self, pairs, folders, seed):
+        assert [*folders] == [self.settings.path]
+        rows = np.arange(len(pairs), dtype=np.int32)
+        yield rows.reshape(-1, self.settings.batch_size)
+
+
+@pytest.fixture
+def in_order(monkeypatch, world):
+    """A recipe with that planner, by what it needs."""
+    monkeypatch.setitem(registry.PLANNERS, "in_order", InOrder)
+
+    def make(need, **plan):
+        config = recipe(world, path=need, **plan)  # which reads known kinds only
+        return replace(config, plan=replace(config.plan, kind="in_order"))
+
+    return make
+
+
+def warming_up(config, steps):
+    training = replace(config.training, warmup_steps=steps)
+    return replace(config, training=training)
+
+
+@pytest.mark.parametrize(
+    ("need", "more"),
+    [
+        ("vectors", {"vectors"}),
+        ("clusters", {"vectors", "clusters"}),
+        ("model", set()),
+    ],
+)
+def test_what_a_planner_needs_is_made(in_order, need, more):
+    stages = Stages(in_order(need))
+    inputs = stages.inputs()
+    assert inputs.plan.total_steps == len(inputs.pairs.train) // 8 == 4
+    assert {*inputs.fingerprints} == HAVE | more
+    spec = read_manifest(stages.plan())["spec"]
+    assert {*spec} == {"pairs", "plan", "seed", need}
+    if need != "model":
+        assert spec[need] == inputs.fingerprints[need]
+
+
+def test_a_plan_follows_the_model_it_was_made_with(in_order, world):
+    before = Stages(in_order("model")).plan()
+    (world / "encoder" / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    assert Stages(in_order("model")).plan() != before
+
+
+def test_a_planner_is_asked_before_any_work(in_order):
+    with pytest.raises(ValueError, match="7 is unlucky"):
+        check_inputs(in_order("vectors", batch_size=7))
+
+
+def test_steps_that_are_not_known_yet_are_not_checked(in_order):
+    config = warming_up(in_order("vectors"), 100)
+    check_pairs(config, Stages(config).pairs())
+
+
+@pytest.mark.parametrize(
+    ("kind", "margin", "more"),
+    [
+        ("shuffled", None, set()),
+        ("by_domain", 0.1, {"vectors"}),
+        ("clustered", None, {"vectors", "clusters"}),
+    ],
+)
+def test_a_run_depends_on_what_its_plan_and_loss_read(world, kind, margin, more):
+    inputs = Stages(recipe(world, kind=kind, margin=margin)).inputs()
+    assert {*inputs.fingerprints} == HAVE | more
+    assert (inputs.vectors is not None) == (margin is not None)
+
+
+def test_a_user_s_plan_is_counted_before_other_work(world, tmp_path):
+    rows = Plan.open(Stages(recipe(world, kind="by_domain")).plan()).rows(0)
+    path = tmp_path / "plan.npy"
+    np.save(path, rows[None])
+    config = recipe(world, kind="file", path=str(path), epochs=1)
+    stages = Stages(config)
+    check_pairs(config, stages.pairs())
+    with pytest.raises(ValueError, match="the plan has 1 steps"):
+        check_pairs(warming_up(config, 1), stages.pairs())
+    path.unlink()
+    with pytest.raises(ValueError, match=r"plan\.npy: no such file or folder$"):
+        check_inputs(config)
