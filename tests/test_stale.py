@@ -52,33 +52,33 @@ def write(file, **values) -> None:
 
 
 def test_tokens_follow_the_tokenizer_s_settings(world):
-    stages = Stages(goldens.recipe(world))
-    before = stages.tokens()
-    assert stages.tokens() == before
+    config = goldens.recipe(world)
+    before = Stages(config).tokens()
+    assert Stages(config).tokens() == before
     write(world / "encoder" / "sentence_bert_config.json", do_lower_case=True)
-    lowered = stages.tokens()
+    lowered = Stages(config).tokens()
     assert lowered != before
     (world / "encoder" / "special_tokens_map.json").write_text("{}")
-    assert stages.tokens() not in (before, lowered)
+    assert Stages(config).tokens() not in (before, lowered)
 
 
 def test_tokens_do_not_follow_what_no_tokenizer_reads(world):
-    stages = Stages(goldens.recipe(world))
-    before = stages.tokens()
+    config = goldens.recipe(world)
+    before = Stages(config).tokens()
     write(world / "encoder" / "1_Pooling" / "config.json", include_prompt=True)
     (world / "encoder" / "README.md").write_text("A card.")
-    assert stages.tokens() == before
+    assert Stages(config).tokens() == before
 
 
 def test_vectors_follow_the_encoder_s_pooling(world):
     vectors = {"method": "encoder", "encoder": str(world / "encoder")}
-    stages = Stages(goldens.recipe(world, vectors=vectors))
-    before = stages.vectors()
+    config = goldens.recipe(world, vectors=vectors)
+    before = Stages(config).vectors()
     (world / "encoder" / "README.md").write_text("A card.")
-    assert stages.vectors() == before
+    assert Stages(config).vectors() == before
     flags = {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
     write(world / "encoder" / "1_Pooling" / "config.json", **flags)
-    assert stages.vectors() != before
+    assert Stages(config).vectors() != before
 
 
 @pytest.mark.parametrize(

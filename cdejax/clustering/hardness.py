@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -24,10 +24,8 @@ from cdejax.clustering.plan import Plan
 from cdejax.clustering.vectors import Vectors
 from cdejax.config import Config
 from cdejax.data.known import KnownPositives
+from cdejax.data.pairs import Pairs
 from cdejax.storage import artifacts
-
-if TYPE_CHECKING:
-    from cdejax.data.pairs import Pairs
 
 BATCHES = 8
 """Batches examined of each domain."""
@@ -50,6 +48,45 @@ class PairArrays:
     """Domain group of each pair."""
     known: KnownPositives
     """Which documents answer which queries."""
+
+
+def hardness_stage(
+    config: Config,
+    root: str | Path,
+    pairs: Path,
+    vectors: Path,
+    clusters: Path,
+    plan: Path,
+) -> Path:
+    """Writes the report on a plan (see `hardness_report`), or finds it written.
+
+    Args:
+      config: the recipe.
+      root: folder of all artefacts.
+      pairs: pairs artefact.
+      vectors: its surrogate vectors.
+      clusters: their clusters.
+      plan: the batch plan.
+
+    Returns:
+      The artefact folder: `hardness.json`, `hardness.png`.
+    """
+    margin = config.training.false_negative_margin
+    spec: dict[str, Any] = {"seed": config.seed, "margin": margin}
+    for path in (pairs, vectors, clusters, plan):
+        spec[path.name] = artifacts.artifact_fingerprint(path)
+
+    def build(folder: Path) -> dict[str, Any]:
+        return hardness_report(
+            config,
+            Pairs.open(pairs),
+            Vectors.open(vectors),
+            Clusters.open(clusters),
+            Plan.open(plan),
+            folder,
+        )
+
+    return artifacts.run_stage(root, "hardness", spec, build)
 
 
 def hardness_report(

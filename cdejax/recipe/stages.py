@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cdejax.clustering.hardness import hardness_report
-from cdejax.clustering.kmeans import Clusters, clusters_stage
+from cdejax.clustering.hardness import hardness_stage
+from cdejax.clustering.kmeans import clusters_stage
 from cdejax.clustering.plan import Plan, plan_stage
 from cdejax.clustering.plans.base import Need
 from cdejax.clustering.plans.registry import planner_of
@@ -26,7 +26,7 @@ from cdejax.data.pairs import Pairs, pairs_stage
 from cdejax.data.tokens import Tokens, tokens_stage
 from cdejax.folders.paths import resolve_folder
 from cdejax.recipe.preflight import check_pairs
-from cdejax.runtime.processes import main_first
+from cdejax.runtime.processes import in_step, main_first
 from cdejax.storage import artifacts
 from cdejax.training.run_folder import Inputs
 
@@ -64,13 +64,23 @@ def variants_of(config: Config) -> dict[str, Config]:
 class Stages:
     """Artefact folders of one resolved recipe, made when they are asked for.
 
-    What a run in the recipe's folder began with is kept, even if the code that makes
-    artefacts has changed since.
+    Each stage is looked up once: what decides it (sources, models, settings) is not
+    read again for the same object. What a run in the recipe's folder began with is
+    kept, even if the code that makes artefacts has changed since.
     """
 
     config: Config
+    _found: dict[Callable[..., Path], Path] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def _run(self, stage: Callable[..., Path], *inputs: Any) -> Path:
+        # What all processes do together, none of them may leave out on its own.
+        if in_step() or stage not in self._found:
+            self._found[stage] = self._look_up(stage, *inputs)
+        return self._found[stage]
+
+    def _look_up(self, stage: Callable[..., Path], *inputs: Any) -> Path:
         runs = root_of(self.config).glob(f"*/{artifacts.RUN}")
         begun = (artifacts.begun_with(path.parent) for path in runs)
         with artifacts.keeping(set().union(*begun)):
@@ -109,23 +119,8 @@ class Stages:
 
     def hardness(self) -> Path:
         """Numbers and a picture of how hard the plan's batches are."""
-        folders = [self.pairs(), self.vectors(), self.clusters(), self.plan()]
-        margin = self.config.training.false_negative_margin
-        spec = {"seed": self.config.seed, "margin": margin}
-        spec |= {path.name: artifacts.artifact_fingerprint(path) for path in folders}
-
-        def build(folder: Path) -> dict[str, Any]:
-            pairs, vectors, clusters, plan = folders
-            return hardness_report(
-                self.config,
-                Pairs.open(pairs),
-                Vectors.open(vectors),
-                Clusters.open(clusters),
-                Plan.open(plan),
-                folder,
-            )
-
-        return artifacts.run_stage(self.folder, "hardness", spec, build)
+        folders = self.pairs(), self.vectors(), self.clusters(), self.plan()
+        return self._run(hardness_stage, *folders)
 
     def model(self) -> Path:
         """Folder of the encoder that training starts from; not an artefact of ours."""

@@ -1,5 +1,6 @@
 """Stages make what a run depends on, whichever planner asks for it."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from cdejax.clustering.plan import Plan
 from cdejax.clustering.plans import registry
 from cdejax.clustering.plans.base import Planner
+from cdejax.recipe import stages, variant
 from cdejax.recipe.preflight import check_inputs, check_pairs
 from cdejax.recipe.stages import Stages
 from cdejax.storage.artifacts import read_manifest
@@ -70,11 +72,11 @@ def warming_up(config, steps):
     ],
 )
 def test_what_a_planner_needs_is_made(in_order, need, more):
-    stages = Stages(in_order(need))
-    inputs = stages.inputs()
+    made = Stages(in_order(need))
+    inputs = made.inputs()
     assert inputs.plan.total_steps == len(inputs.pairs.train) // 8 == 4
     assert {*inputs.fingerprints} == HAVE | more
-    spec = read_manifest(stages.plan())["spec"]
+    spec = read_manifest(made.plan())["spec"]
     assert {*spec} == {"pairs", "plan", "seed", need}
     if need != "model":
         assert spec[need] == inputs.fingerprints[need]
@@ -115,10 +117,67 @@ def test_a_user_s_plan_is_counted_before_other_work(world, tmp_path):
     path = tmp_path / "plan.npy"
     np.save(path, rows[None])
     config = recipe(world, kind="file", path=str(path), epochs=1)
-    stages = Stages(config)
-    check_pairs(config, stages.pairs())
+    pairs = Stages(config).pairs()
+    check_pairs(config, pairs)
     with pytest.raises(ValueError, match="the plan has 1 steps"):
-        check_pairs(warming_up(config, 1), stages.pairs())
+        check_pairs(warming_up(config, 1), pairs)
     path.unlink()
     with pytest.raises(ValueError, match=r"plan\.npy: no such file or folder$"):
         check_inputs(config)
+
+
+@pytest.fixture
+def looked_up(monkeypatch):
+    """How often each stage is looked up."""
+    counts = Counter()
+
+    def counted(name):
+        stage = getattr(stages, name)
+
+        def count(*args):
+            counts[name.removesuffix("_stage")] += 1
+            return stage(*args)
+
+        return count
+
+    for name in ("pairs", "tokens", "vectors", "clusters", "plan", "hardness"):
+        monkeypatch.setattr(stages, f"{name}_stage", counted(f"{name}_stage"))
+    return counts
+
+
+@pytest.mark.parametrize("method", ["file", "encoder"])
+def test_each_stage_is_looked_up_once(world, looked_up, method):
+    vectors = {"method": method, "encoder": str(world / "encoder")}
+    made = Stages(goldens.recipe(world, vectors=vectors))
+    for _ in range(2):
+        made.inputs()
+        made.hardness()
+    assert {*looked_up} == {"vectors", "clusters", "hardness"} | HAVE
+    assert {*looked_up.values()} == {1}
+
+
+def test_a_training_looks_every_stage_up_once(world, looked_up, monkeypatch):
+    monkeypatch.setattr(variant.loop, "train", lambda *args: args[2])
+    variant.train_variant("model", recipe(world, kind="by_domain", margin=0.0))
+    assert looked_up == dict.fromkeys({"vectors"} | HAVE, 1)
+
+
+def test_a_stage_that_failed_is_looked_up_again(world, looked_up):
+    made = Stages(recipe(world, kind="by_domain", batch_size=30))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="smaller than a batch of 30"):
+            made.plan()
+    assert looked_up == {"pairs": 1, "plan": 2}
+
+
+def test_what_processes_do_together_all_of_them_do_again(world, looked_up, monkeypatch):
+    made = Stages(recipe(world))
+    monkeypatch.setattr(stages, "in_step", lambda: True)
+    assert made.pairs() == made.pairs()
+    assert looked_up == {"pairs": 2}
+
+
+def test_another_object_looks_again(world, looked_up):
+    config = recipe(world)
+    assert Stages(config).pairs() == Stages(config).pairs()
+    assert looked_up == {"pairs": 2}
