@@ -13,21 +13,21 @@ from cdejax.data.rows import Reading
 
 @dataclasses.dataclass(frozen=True)
 class Source(ABC):
-    """A configured source of pairs; its subclasses are the kinds there are."""
+    """A configured source of pairs; each subclass, listed in `registry`, is a kind."""
 
     config: SourceConfig
 
     forms: ClassVar[tuple[str, ...]]
     """How a path of this kind is written, as error messages list it."""
     library: ClassVar[str] = ""
-    """Module of an optional dependency that reading takes, imported by `_import`."""
+    """Optional module that reading needs; `import_library` imports it."""
     extra: ClassVar[str] = ""
-    """The extra of cdejax that installs the library."""
+    """Extra of cdejax that installs the library (`pip install '.[EXTRA]'`)."""
 
     @classmethod
     @abstractmethod
     def of(cls, config: SourceConfig) -> Self | None:
-        """The source if its path is of this kind, else None; nothing is opened."""
+        """The source, unopened, or None if the path is of another kind."""
 
     @abstractmethod
     def read(self) -> Reading:
@@ -38,23 +38,29 @@ class Source(ABC):
         """
 
     def check(self) -> None:
-        """Fails early, before any work, where `read` or the first rows would fail.
+        """Checks the source before a run does any work.
+
+        Opening it is enough by default; kinds whose first rows are cheap to read check
+        those, too.
 
         Raises:
-          ValueError: as `read`, or of the first rows.
+          ValueError: as `read`, or the first rows are bad.
         """
         self.read()
 
     @abstractmethod
     def fingerprint(self) -> Any:
-        """JSON value that changes with the content: a hash, or versions."""
+        """A JSON value that changes whenever the content does: a hash, or versions.
+
+        Artefacts made from the source are keyed on it.
+        """
 
     @classmethod
     def hub_dataset(cls, path: str) -> str | None:
-        """Name on the Hugging Face hub of the dataset at a path, for the model card."""
+        """OWNER/DATASET on the Hugging Face hub that a path names, for model cards."""
         return None
 
-    def _import(self) -> Any:
+    def import_library(self) -> Any:
         """The optional library, or a ValueError that says how to install it."""
         try:
             return importlib.import_module(self.library)

@@ -57,7 +57,7 @@ class HuggingFaceDataset(Source):
         return _dataset_and_config(parts[0])[0]
 
     def _open(self) -> Any:
-        datasets = self._import()
+        datasets = self.import_library()
         name, config = _dataset_and_config(self.name)
         try:
             if not Path(self.name).is_dir():

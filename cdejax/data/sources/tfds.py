@@ -52,7 +52,7 @@ class TensorFlowDataset(Source):
         return hash_files(str(self._open().dataset_info.data_dir))
 
     def _open(self) -> Any:
-        tfds, name = self._import(), self.name
+        tfds, name = self.import_library(), self.name
         try:
             if not Path(name).is_dir():
                 return tfds.data_source(name, split=self.split, download=False)
