@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from cdejax.config import ColumnsConfig
 from cdejax.data.files import read_json_lines
 from cdejax.data.qrels import Judgment, qrels_file, read_judgments
-from cdejax.data.rows import Problem, Reading, Row, excerpt
+from cdejax.data.rows import Problem, Row, excerpt
 from cdejax.data.validation import Report, text_problem
 
 MAX_CHARACTERS = 10_000_000
@@ -37,7 +36,7 @@ class Collection:
     """By document id, where there is one."""
 
 
-class _Folder(NamedTuple):
+class Folder(NamedTuple):
     """What the files of a BEIR folder hold."""
 
     documents: dict[str, str]
@@ -74,7 +73,7 @@ def read_collection(
         judgment.
     """
     folder, split = collection_folder(str(path), split or "test")
-    documents, titles, queries, judgments = _read_folder(folder, split)
+    documents, titles, queries, judgments = read_folder(folder, split)
     known = _known(judgments, queries, documents, unknown_ids)
     unknown = len(judgments) - len(known)
     qrels: dict[str, dict[str, int]] = {}
@@ -103,33 +102,6 @@ def read_collection(
         },
         titles,
     )
-
-
-def read_beir_pairs(folder: Path, split: str) -> Reading:
-    """Pairs of a BEIR folder: one for every judgment of positive grade.
-
-    One that names an unknown id is a bad row.
-
-    Raises:
-      ValueError: as `read_collection`.
-    """
-    documents, _, queries, judgments = _read_folder(folder, split)
-    positive = [judgment for judgment in judgments if judgment.grade > 0]
-    columns = ColumnsConfig(query_id="query_id", document_id="document_id")
-    return Reading(_pairs(positive, queries, documents), columns, len(positive))
-
-
-def _pairs(
-    judgments: list[Judgment], queries: dict[str, str], documents: dict[str, str]
-) -> Iterator[Row | Problem]:
-    for judgment in judgments:
-        if problem := _unknown(judgment, queries, documents):
-            yield problem
-            continue
-        place, query, document, _ = judgment
-        fields = {"query_id": query, "document_id": document}
-        texts = {"query": queries[query], "document": documents[document]}
-        yield Row(place, fields | texts)
 
 
 def collection_folder(path: str, default: str = "test") -> tuple[Path, str]:
@@ -169,7 +141,7 @@ def _find(folder: Path, name: str) -> Path:
     )
 
 
-def _read_folder(folder: Path, split: str) -> _Folder:
+def read_folder(folder: Path, split: str) -> Folder:
     """Everything in a folder; ValueError lists all bad rows of all files."""
     report = Report()
     documents, titles = _read_texts(folder, "corpus", report, empty=True)
@@ -181,7 +153,7 @@ def _read_folder(folder: Path, split: str) -> _Folder:
         else:
             judgments.append(read)
     report.stop("error", "Mend them, or write the collection again.")
-    return _Folder(documents, titles, queries, judgments)
+    return Folder(documents, titles, queries, judgments)
 
 
 def _read_texts(
@@ -235,7 +207,7 @@ def _known(
     """The judgments of queries and documents that are there."""
     report, known = Report(), []
     for judgment in judgments:
-        if problem := _unknown(judgment, queries, documents):
+        if problem := unknown_id(judgment, queries, documents):
             report.add([problem])
         else:
             known.append(judgment)
@@ -253,7 +225,7 @@ def _known(
     return known
 
 
-def _unknown(
+def unknown_id(
     judgment: Judgment, queries: Container[str], documents: Container[str]
 ) -> Problem | None:
     """What is wrong with a judgment whose texts are not there."""

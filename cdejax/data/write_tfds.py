@@ -10,7 +10,7 @@ from typing import Any
 from cdejax.config import Config, DataConfig
 from cdejax.data.rows import Pair, Reading
 from cdejax.data.sources import data_spec, read_source
-from cdejax.data.tfds import INFO
+from cdejax.data.sources.tfds import INFO
 from cdejax.data.validation import Report, checked
 from cdejax.runtime.progress import progress
 from cdejax.storage.artifacts import run_stage, write_json

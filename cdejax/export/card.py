@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from cdejax.data.sources import hub_dataset
 from cdejax.export.card_texts import BAKED, BIENCODER, CONTEXT, CONTEXTUAL, LIMITS
 from cdejax.export.origin import code_origin
 
@@ -90,13 +91,9 @@ def is_hub_name(name: str) -> bool:
 
 
 def _hub_data(source: Mapping[str, Any]) -> str | None:
-    """OWNER/DATASET of a source `hf:OWNER/DATASET[/CONFIG][:SPLIT]`."""
-    path = str(source["path"])
-    if not path.startswith("hf:"):
-        return None
-    place = path.removeprefix("hf:").partition(":")[0]
-    name = "/".join(place.split("/")[:2])
-    return name if is_hub_name(name) and not Path(place).exists() else None
+    """OWNER/DATASET of a source that is a dataset of the hub."""
+    name = hub_dataset(str(source["path"]))
+    return name if name is not None and is_hub_name(name) else None
 
 
 def _sources(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:

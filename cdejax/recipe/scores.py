@@ -24,6 +24,7 @@ from cdejax.retrieval.collections import (
     validation_rows,
 )
 from cdejax.retrieval.evaluate import evaluate_all, evaluate_bm25
+from cdejax.retrieval.measures import PRIMARY
 from cdejax.retrieval.report import FILES, read_results, table, write_report
 from cdejax.storage import artifacts, durable
 from cdejax.training.start import BEST, build_model, run_files, start_files
@@ -167,7 +168,7 @@ def _evaluate(
     results = list(_results(system, collections))
     write_report(results, folder, resamples=system.config.evaluation.bootstrap)
     return {
-        f"{result.system}, {result.collection}": result.scores["nDCG@10"].mean()
+        f"{result.system}, {result.collection}": result.scores[PRIMARY].mean()
         for result in results
     }
 

@@ -16,6 +16,7 @@ from cdejax.folders.paths import resolve_folder
 from cdejax.recipe.stages import Stages, root_of
 from cdejax.retrieval.collections import FEW, heldout_collection, validation_collection
 from cdejax.retrieval.evaluate import evaluate_embedder
+from cdejax.retrieval.measures import PRIMARY
 from cdejax.runtime.compilation import keep_compiled
 from cdejax.runtime.processes import is_main
 from cdejax.training import loop
@@ -35,7 +36,7 @@ def train_variant(name: str, config: Config) -> Path:
 
 
 def heldout_score(config: Config, pairs: Pairs) -> Callable[[Any], float] | None:
-    """A model to its nDCG@10 on held-out pairs; None where nothing is held out.
+    """A model to its primary measure on held-out pairs; None where nothing is held out.
 
     They are those that checkpoints are chosen on, or all if nothing is to be chosen.
     The function holds no weights of its own, and none between two calls.
@@ -62,8 +63,9 @@ def heldout_score(config: Config, pairs: Pairs) -> Callable[[Any], float] | None
             seed=config.seed,
             batch_size=config.evaluation.batch_size,
             ignore_identical_ids=config.evaluation.ignore_identical_ids,
+            measures=[PRIMARY],
         )
-        return float(result.scores["nDCG@10"].mean())
+        return float(result.scores[PRIMARY].mean())
 
     return score
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from cdejax.retrieval.bm25 import BM25
 from cdejax.retrieval.bootstrap import Interval, interval
 from cdejax.retrieval.contexts import ContextKind, make_context
 from cdejax.retrieval.identical import own_documents, ranked
+from cdejax.retrieval.measures import DEFAULT, measure_of
 from cdejax.retrieval.metrics import per_query
 from cdejax.retrieval.search import search
 
@@ -57,6 +58,7 @@ def evaluate_embedder(
     batch_size: int = 128,
     show_progress: bool = False,
     ignore_identical_ids: bool = False,
+    measures: Sequence[str] = DEFAULT,
 ) -> Result:
     """Exact search with an embedder, by cosine or dot product, scored per query.
 
@@ -74,15 +76,18 @@ def evaluate_embedder(
       batch_size: texts encoded at once.
       show_progress: bars with rate and remaining time.
       ignore_identical_ids: leave out documents with the query's id, whatever they say.
+      measures: names, as in `nDCG@10` (see `cdejax.retrieval.measures`).
 
     Raises:
-      ValueError: the embedder compares vectors by a distance.
+      ValueError: the embedder compares vectors by a distance; or there is no such
+        measure.
     """
     if embedder.similarity_fn_name not in ("cosine", "dot"):
         raise ValueError(
             f"{embedder.name} compares vectors by {embedder.similarity_fn_name}; "
             "search here is by cosine or dot product"
         )
+    measures = [measure_of(name).name for name in measures]  # before texts are encoded
     settings: dict[str, Any] = {
         "model": embedder.name,
         "weights": embedder.hash,
@@ -107,6 +112,7 @@ def evaluate_embedder(
         collection,
         lambda k: search(queries, documents, k)[1],
         by_id=ignore_identical_ids,
+        measures=measures,
     )
 
 
@@ -116,6 +122,7 @@ def evaluate_bm25(
     system: str = "BM25",
     name: str = "collection",
     ignore_identical_ids: bool = False,
+    measures: Sequence[str] = DEFAULT,
 ) -> Result:
     """The BM25 baseline, scored per query, on the same rankings as embedders."""
     index = BM25(collection.documents)
@@ -125,6 +132,7 @@ def evaluate_bm25(
         collection,
         lambda k: index.search(collection.queries, k)[1],
         by_id=ignore_identical_ids,
+        measures=measures,
     )
 
 
@@ -182,12 +190,17 @@ def _scored(
     search: Callable[[int], Int[np.ndarray, "queries found"]],
     *,
     by_id: bool,
+    measures: Sequence[str],
 ) -> Result:
     """A result with the scores of its rankings."""
     own = own_documents(collection, by_id=by_id)
     ids = ranked(search, DEPTH, own)
     scores = per_query(
-        ids, collection.query_ids, collection.document_ids, collection.qrels
+        ids,
+        collection.query_ids,
+        collection.document_ids,
+        collection.qrels,
+        measures,
     )
     facts = {
         "depth": DEPTH,

@@ -11,6 +11,7 @@ import numpy as np
 from cdejax.folders.paths import local_output
 from cdejax.retrieval.bootstrap import Interval, paired
 from cdejax.retrieval.evaluate import Result
+from cdejax.retrieval.measures import PRIMARY, measure_of
 from cdejax.storage.artifacts import read_json, write_json
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def write_report(
     folder: str | Path,
     *,
     baseline: str | None = None,
-    measure: str = "nDCG@10",
+    measure: str = PRIMARY,
     resamples: int = 2000,
     seed: int = 0,
 ) -> dict[str, Path]:
@@ -68,7 +69,7 @@ def read_results(folder: str | Path) -> list[Result]:
 def difference(
     ours: Result,
     theirs: Result,
-    measure: str = "nDCG@10",
+    measure: str = PRIMARY,
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
@@ -129,7 +130,7 @@ def table(
     results: Sequence[Result],
     *,
     baseline: str | None = None,
-    measure: str = "nDCG@10",
+    measure: str = PRIMARY,
     resamples: int = 2000,
     seed: int = 0,
 ) -> Table:
@@ -140,13 +141,15 @@ def table(
 
     rows = summary(results, baseline=baseline, resamples=resamples, seed=seed)
     others = [name for name in results[0].scores if name != measure] if results else []
+    change = "gain" if measure_of(measure).higher_is_better else "change"
     made = Table(
-        caption="\n".join([_caption(baseline, resamples), *_notes(results)]),
+        caption="\n".join([_caption(baseline, resamples, change), *_notes(results)]),
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
     made.add_column("system", no_wrap=True)
-    for head in [measure, *others, *(["gain"] if baseline else [])]:
+    labels = [measure_of(name).label for name in (measure, *others)]
+    for head in [*labels, *([change] if baseline else [])]:
         made.add_column(head, justify="right", no_wrap=True)
     previous = None
     for row in rows:
@@ -161,9 +164,9 @@ def table(
     return made
 
 
-def _caption(baseline: str | None, resamples: int) -> str:
+def _caption(baseline: str | None, resamples: int, change: str) -> str:
     text = f"[ ]: 95 % bootstrap intervals over queries, {resamples:,} resamples"
-    return text + (f"; gain: over {baseline}, paired" if baseline else "")
+    return text + (f"; {change}: over {baseline}, paired" if baseline else "")
 
 
 def _notes(results: Sequence[Result]) -> Iterator[str]:
@@ -182,7 +185,7 @@ def write_chart(
     results: Sequence[Result],
     path: str | Path,
     *,
-    measure: str = "nDCG@10",
+    measure: str = PRIMARY,
     resamples: int = 2000,
     seed: int = 0,
 ) -> None:
@@ -212,7 +215,8 @@ def write_chart(
     )
     axes.invert_yaxis()
     axes.set_xlim(0, _right_end(results, measure, resamples, seed))
-    axes.set_xlabel(f"{measure}, mean over queries with 95 % bootstrap interval")
+    label = measure_of(measure).label
+    axes.set_xlabel(f"{label}, mean over queries with 95 % bootstrap interval")
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=min(len(systems), 3), frameon=False)
     figure.savefig(path, dpi=150)

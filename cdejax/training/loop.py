@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 
 from cdejax.config import Config
 from cdejax.data.loader import batches
+from cdejax.retrieval.measures import PRIMARY, measure_of
 from cdejax.runtime.compilation import Compilations
 from cdejax.runtime.global_arrays import replicate, whole_arrays
 from cdejax.runtime.platforms import has_cpu
@@ -49,7 +50,7 @@ T = TypeVar("T")
 
 
 Evaluate = Callable[[Model], float]
-"""A model to the figure that the best checkpoint is chosen by (higher is better)."""
+"""A model to its value of the primary measure, by which checkpoints are chosen."""
 
 
 def train(
@@ -323,8 +324,9 @@ class _Run:
         """Scores the parameters, and keeps them if they are the best so far."""
         if self.evaluate is not None:
             score = self._score(self.evaluate)
-            self.log.add(done, {"heldout_ndcg@10": score})
-            self.best.offer(done, score, self.state.params)
+            primary = measure_of(PRIMARY)
+            self.log.add(done, {f"heldout_{primary.name.lower()}": score})
+            self.best.offer(done, primary.as_gain(score), self.state.params)
 
     def _score(self, evaluate: Evaluate) -> float:
         """The score that process 0 gives the model, the same on all processes.

@@ -1,41 +1,17 @@
-"""BEIR folders as collections and as pairs."""
+"""BEIR folders as collections."""
 
 import gzip
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cdejax.config import DataConfig, EvaluationConfig, SourceConfig
+from cdejax.config import EvaluationConfig, SourceConfig
 from cdejax.data.beir import read_collection
-from cdejax.data.pairs import Pairs, build_pairs
 from cdejax.data.sources import check_source
 from cdejax.retrieval.collections import collection_folders
 
-CORPUS = [
-    {"_id": "d1", "title": "Title", "text": "text one"},
-    {"_id": "d2", "title": "", "text": "text two"},
-    {"_id": "d3", "title": "", "text": ""},
-    {"_id": "d4", "text": "no title"},
-]
-QUERIES = [{"_id": f"q{i}", "text": f"question {i}"} for i in range(1, 5)]
-QRELS = ["q1\td1\t2", "q1\td2\t0", "q2\td4\t1", "q2\td1\t1", "q3\td2\t0"]
-
-
-def jsonl(rows: list[dict]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-@pytest.fixture
-def beir(tmp_path: Path) -> Path:
-    folder = tmp_path / "set"
-    (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.jsonl").write_text(jsonl(CORPUS))
-    (folder / "queries.jsonl.gz").write_bytes(gzip.compress(jsonl(QUERIES).encode()))
-    header = "query-id\tcorpus-id\tscore\n"
-    (folder / "qrels" / "test.tsv").write_text(header + "\n".join(QRELS) + "\n")
-    return folder
+from .conftest import QRELS, QUERIES, jsonl
 
 
 def test_collection(beir: Path) -> None:
@@ -125,47 +101,6 @@ def test_judgments_of_unknown_ids_are_refused_if_asked(beir: Path) -> None:
     with pytest.raises(ValueError, match=r"test\.tsv:7: document id 'd9'") as error:
         read_collection(beir, unknown_ids="error")
     assert "test.tsv:8: query id 'q9' is not in the queries file" in str(error.value)
-
-
-def test_pairs_of_unknown_ids_are_bad_rows(beir: Path, tmp_path: Path) -> None:
-    append("qrels/test.tsv", "q1\td9\t1")(beir)
-    source = SourceConfig(path=f"{beir}:test")
-    with pytest.raises(ValueError, match=r"document id 'd9'(?s:.*)on_invalid: skip"):
-        build_pairs(DataConfig(sources=(source,)), 0, tmp_path / "one")
-    skip = DataConfig(sources=(source,), on_invalid="skip")
-    counts = build_pairs(skip, 0, tmp_path / "two")
-    assert counts["invalid"] == {"unknown id": 1}
-    assert counts["train_rows"] == 3
-
-
-def test_pairs(beir: Path, tmp_path: Path) -> None:
-    source = SourceConfig(path=f"{beir}:test", domain="set")
-    build_pairs(DataConfig(sources=(source,)), 0, tmp_path / "out")
-    pairs = Pairs.open(tmp_path / "out")
-    rows = [
-        (pairs.query_ids[q], pairs.document_ids[d], pairs.documents[d])
-        for q, d in zip(pairs.train.query, pairs.train.document, strict=True)
-    ]
-    assert rows == [
-        ("q1", "d1", "Title text one"),
-        ("q2", "d4", "no title"),
-        ("q2", "d1", "Title text one"),
-    ]
-    assert pairs.domains == ["set"]
-
-
-def test_pairs_never_take_the_test_split_by_default(beir: Path, tmp_path: Path) -> None:
-    config = DataConfig(sources=(SourceConfig(path=str(beir)),))
-    with pytest.raises(ValueError, match=r"train\.tsv: no such file; splits.*: test"):
-        build_pairs(config, 0, tmp_path / "out")
-
-
-def test_empty_documents_are_no_pairs(beir: Path, tmp_path: Path) -> None:
-    with open(beir / "qrels" / "test.tsv", "a") as stream:
-        stream.write("q4\td3\t1\n")
-    config = DataConfig(sources=(SourceConfig(path=f"{beir}:test"),))
-    with pytest.raises(ValueError, match=r"test\.tsv:7: field `document` is empty"):
-        build_pairs(config, 0, tmp_path / "out")
 
 
 def append(name: str, line: str) -> Callable[[Path], object]:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import logging
 import resource
 import subprocess
 import sys
@@ -14,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdejax.config import ColumnsConfig, DataConfig, SourceConfig
-from cdejax.data.columns import lookup
 from cdejax.data.files import read_rows
 from cdejax.data.pairs import Pairs, build_pairs
 from cdejax.data.rows import Problem, Row
-from cdejax.data.sources import check_source, read_source
+from cdejax.data.sources import check_source
 from cdejax.data.texts import read_texts
 from tests import malformed
 
@@ -126,26 +124,6 @@ def test_malformed_json_lines_are_refused_by_file(name, tmp_path):
     assert len(str(error.value)) < 1500
 
 
-@pytest.mark.parametrize("on_invalid", ["error", "skip"])
-def test_an_empty_shard_among_others_is_said_and_read_over(
-    on_invalid, tmp_path, caplog, monkeypatch
-):
-    monkeypatch.setattr(logging.getLogger("cdejax"), "propagate", True)
-    (tmp_path / "0.jsonl").write_bytes(LINES)
-    (tmp_path / "1.jsonl").write_bytes(b"")
-    counts, pairs = build(tmp_path, tmp_path / "*.jsonl", on_invalid=on_invalid)
-    assert len(pairs.train) == 3
-    assert counts["sources"][0]["empty_files"] == [str(tmp_path / "1.jsonl")]
-    assert "files without rows" in caplog.text
-
-
-def test_empty_shards_alone_are_no_source(tmp_path):
-    for name in ("0.csv", "1.csv"):
-        (tmp_path / name).write_text("query,document\n")
-    with pytest.raises(ValueError, match=r"\*\.csv: holds no rows"):
-        build(tmp_path, tmp_path / "*.csv", on_invalid="skip")
-
-
 def test_a_wrong_column_is_said_once_with_the_nearest_name(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(LINES * 100)
@@ -200,36 +178,6 @@ def test_negatives_that_no_row_has_are_a_mistake(tmp_path):
     path.write_bytes(LINES)
     with pytest.raises(ValueError, match=r"no row has the field `neg`"):
         build(tmp_path, path, ColumnsConfig(negatives="neg"), on_invalid="skip")
-
-
-def test_paths_reach_into_lists_of_objects(tmp_path):
-    row = {
-        "query": "q",
-        "pos": [{"text": "first"}, {"text": "second"}],
-        "neg": [{"text": "x"}, {"text": "y"}],
-    }
-    assert lookup(row, "pos.1.text") == "second"
-    assert lookup(row, "neg.*.text") == ["x", "y"]
-    for name in ("pos.2.text", "pos.-1.text", "pos.text", "pos.0.body", "query.0"):
-        with pytest.raises(KeyError):
-            lookup(row, name)
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "a.parquet")
-    (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    columns = ColumnsConfig(document="pos.0.text", negatives="neg.*.text")
-    for name in ("a.jsonl", "a.parquet"):
-        (tmp_path / name[2:]).mkdir()
-        _, pairs = build(tmp_path / name[2:], tmp_path / name, columns)
-        assert list(pairs.documents) == ["first", "x", "y"]
-
-
-def test_a_name_of_the_hub_is_pointed_out():
-    with pytest.raises(ValueError, match="did you mean `hf:owner/name`"):
-        read_source(SourceConfig(path="owner/name"))
-    with pytest.raises(ValueError, match=r"no such file\. A source is"):
-        read_source(SourceConfig(path="folder/pairs.jsonl"))
 
 
 def test_a_line_of_a_gigabyte_ends_early_with_little_memory(tmp_path):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from cdejax.retrieval.metrics import MEASURES, judged, per_query
+from cdejax.retrieval.measures import DEFAULT
+from cdejax.retrieval.metrics import judged, per_query
 
 DOCUMENTS = [f"d{i}" for i in range(150)]
 
@@ -42,9 +43,9 @@ def formulas(ids, grades):
 def test_equals_plain_formulas(case):
     ids, queries, qrels = case
     ours = per_query(ids, queries, DOCUMENTS, qrels)
-    assert tuple(ours) == MEASURES
+    assert tuple(ours) == DEFAULT
     expected = np.array([formulas(ids[i], qrels[q]) for i, q in enumerate(queries)])
-    for column, name in enumerate(MEASURES):
+    for column, name in enumerate(DEFAULT):
         np.testing.assert_allclose(ours[name], expected[:, column], atol=1e-12)
     assert (ours["nDCG@10"] == 0).any()
 

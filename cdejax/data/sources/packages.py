@@ -11,12 +11,14 @@ import platform
 import sysconfig
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from cdejax.config import ColumnsConfig
+from cdejax.config import ColumnsConfig, SourceConfig
 from cdejax.data.rows import Reading, Row
+from cdejax.data.sources.base import Source, fixed_layout
 
 STDLIB = "stdlib"
 OURS = "cdejax"
@@ -33,13 +35,33 @@ _SKIPPED_FOLDERS = {
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-class Source(NamedTuple):
+class PythonFile(NamedTuple):
     """A Python file of a package."""
 
     domain: str
     name: str
     """Path inside the package's root, with forward slashes."""
     path: Path
+
+
+@dataclass(frozen=True)
+class PythonPackages(Source):
+    """`python-packages`: the standard library and `packages`."""
+
+    forms = ("`python-packages`",)
+
+    @classmethod
+    def of(cls, config: SourceConfig) -> Self | None:
+        """The packages, for the path `python-packages`."""
+        return cls(config) if config.path == "python-packages" else None
+
+    def read(self) -> Reading:
+        """Finds the packages' files; their columns are fixed."""
+        return fixed_layout(self.config, read_packages(self.config.packages))
+
+    def fingerprint(self) -> dict[str, str]:
+        """Versions of Python and of the packages."""
+        return package_versions(self.config.packages)
 
 
 def read_packages(packages: Sequence[str]) -> Reading:
@@ -78,14 +100,14 @@ def package_versions(packages: Sequence[str]) -> dict[str, str]:
     return versions
 
 
-def stdlib_files() -> list[Source]:
+def stdlib_files() -> list[PythonFile]:
     """The standard library's Python files, sorted by name."""
     root = Path(sysconfig.get_path("stdlib"))
     names = sorted(file.relative_to(root).as_posix() for file in root.rglob("*.py"))
-    return [Source(STDLIB, name, root / name) for name in names if _wanted(name)]
+    return [PythonFile(STDLIB, name, root / name) for name in names if _wanted(name)]
 
 
-def distribution_files(name: str) -> list[Source]:
+def distribution_files(name: str) -> list[PythonFile]:
     """A distribution's Python files, sorted by name."""
     distribution = _distribution(name)
     names = {file.as_posix() for file in distribution.files or ()}
@@ -95,7 +117,7 @@ def distribution_files(name: str) -> list[Source]:
             f"python-packages: {name!r} has no Python source on record (an editable "
             "install?). Install it as a wheel or take it out of `packages`."
         )
-    return [Source(name, n, Path(str(distribution.locate_file(n)))) for n in names]
+    return [PythonFile(name, n, Path(str(distribution.locate_file(n)))) for n in names]
 
 
 def _distribution(name: str) -> metadata.Distribution:
@@ -116,7 +138,7 @@ def _wanted(name: str) -> bool:
     return not is_test and ".." not in folders
 
 
-def _rows(files: list[Source]) -> Iterator[Row]:
+def _rows(files: list[PythonFile]) -> Iterator[Row]:
     seen: set[tuple[str, str]] = set()
     for source in files:
         try:

@@ -3,15 +3,14 @@
 import pytest
 
 from cdejax.config import SourceConfig
-from cdejax.data import packages
-from cdejax.data.packages import (
+from cdejax.data.rows import Row
+from cdejax.data.sources import packages, read_source
+from cdejax.data.sources.packages import (
     distribution_files,
     function_pairs,
     package_versions,
     read_packages,
 )
-from cdejax.data.rows import Row
-from cdejax.data.sources import read_source
 
 MODULE = '''
 import os

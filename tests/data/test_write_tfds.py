@@ -9,7 +9,6 @@ import pytest
 
 from cdejax.config import ColumnsConfig, Config, DataConfig, SourceConfig
 from cdejax.data import write_tfds as tfds
-from cdejax.data.pairs import Pairs, build_pairs
 from cdejax.data.rows import Row
 from cdejax.data.sources import read_source
 from cdejax.storage.artifacts import read_manifest
@@ -93,17 +92,6 @@ def test_shards(
     assert [row.value for row in rows if isinstance(row, Row)] == ROWS
 
 
-def test_the_same_pairs_by_either_way(config: DataConfig, tmp_path: Path) -> None:
-    tfds.write_tfds(config, tmp_path / "tfds")
-    path = f"tfds:{tmp_path}/tfds/pairs/1.0.0"
-    again = DataConfig(sources=(SourceConfig(path=path, columns=COLUMNS),))
-    build_pairs(config, 0, tmp_path / "a")
-    build_pairs(again, 0, tmp_path / "b")
-    a, b = Pairs.open(tmp_path / "a"), Pairs.open(tmp_path / "b")
-    assert list(a.documents) == list(b.documents)
-    assert list(a.train.negatives.values) == list(b.train.negatives.values)
-
-
 def test_ids(tmp_path: Path) -> None:
     rows = [{**row, "id": i} for i, row in enumerate(ROWS)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -127,27 +115,3 @@ def test_bad_rows_stop_the_writer(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"rows\.jsonl:1: field `document` is null"):
         tfds.write_tfds(DataConfig(sources=(source,)), tmp_path / "out")
     assert not list(tmp_path.rglob("dataset_info.json"))
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("{out}/pairs/1.0.0:test", "Unknown split 'test'"),
-        ("{out}", r"no dataset_info\.json in .*name one of .*/pairs/1\.0\.0"),
-        ("no_such_dataset_here", "Dataset no_such_dataset_here not found"),
-    ],
-)
-def test_not_there(path: str, message: str, config: DataConfig, tmp_path: Path) -> None:
-    tfds.write_tfds(config, tmp_path / "out")
-    name = "tfds:" + path.format(out=tmp_path / "out")
-    with pytest.raises(ValueError, match=message):
-        read_source(SourceConfig(path=name))
-
-
-def test_missing_column(config: DataConfig, tmp_path: Path) -> None:
-    tfds.write_tfds(config, tmp_path / "out")
-    source = SourceConfig(
-        path=f"tfds:{tmp_path}/out/pairs/1.0.0", columns=ColumnsConfig(query="title")
-    )
-    with pytest.raises(ValueError, match=r"no column `title`; its columns: .*`query`"):
-        read_source(source)

@@ -1,0 +1,94 @@
+"""What every kind of source provides."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Self
+
+from cdejax.config import ColumnsConfig, SourceConfig
+from cdejax.data.rows import Reading
+
+
+@dataclasses.dataclass(frozen=True)
+class Source(ABC):
+    """A configured source of pairs; each subclass, listed in `registry`, is a kind."""
+
+    config: SourceConfig
+
+    forms: ClassVar[tuple[str, ...]]
+    """How a path of this kind is written, as error messages list it."""
+    library: ClassVar[str] = ""
+    """Optional module that reading needs; `import_library` imports it."""
+    extra: ClassVar[str] = ""
+    """Extra of cdejax that installs the library (`pip install '.[EXTRA]'`)."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, config: SourceConfig) -> Self | None:
+        """The source, unopened, or None if the path is of another kind."""
+
+    @abstractmethod
+    def read(self) -> Reading:
+        """Opens the source.
+
+        Raises:
+          ValueError: it is not there, cannot be read, or lacks a column.
+        """
+
+    def check(self) -> None:
+        """Checks the source before a run does any work.
+
+        Opening it is enough by default; kinds whose first rows are cheap to read check
+        those, too.
+
+        Raises:
+          ValueError: as `read`, or the first rows are bad.
+        """
+        self.read()
+
+    @abstractmethod
+    def fingerprint(self) -> Any:
+        """A JSON value that changes whenever the content does: a hash, or versions.
+
+        Artefacts made from the source are keyed on it.
+        """
+
+    @classmethod
+    def hub_dataset(cls, path: str) -> str | None:
+        """OWNER/DATASET on the Hugging Face hub that a path names, for model cards."""
+        return None
+
+    def import_library(self) -> Any:
+        """The optional library, or a ValueError that says how to install it."""
+        try:
+            return importlib.import_module(self.library)
+        except ImportError as error:
+            raise ValueError(
+                f"source {self.config.path!r}: reading it needs {self.library} "
+                f"({error}): pip install '.[{self.extra}]' in cdejax's checkout"
+            ) from None
+
+
+def fixed_layout(config: SourceConfig, reading: Reading) -> Reading:
+    """A reading with columns of its own: `columns` do not apply, `domain` does.
+
+    Raises:
+      ValueError: the configuration sets `columns`.
+    """
+    if config.columns != ColumnsConfig():
+        raise ValueError(
+            f"source {config.path!r} has a fixed layout; leave out its `columns`."
+        )
+    if config.domain is not None:
+        reading.columns = dataclasses.replace(reading.columns, domain=None)
+    return reading
+
+
+def name_and_split(path: str, prefix: str) -> tuple[str, str] | None:
+    """Parts of PREFIX + NAME[:SPLIT] (default split `train`); None for other paths."""
+    if not path.startswith(prefix):
+        return None
+    name, _, split = path.removeprefix(prefix).partition(":")
+    return name, split or "train"
