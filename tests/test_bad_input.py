@@ -766,9 +766,10 @@ def test_disk_full(name, place, check, monkeypatch):
 
 
 def test_disk_full_while_a_checkpoint_is_written(tmp_path, monkeypatch):
-    from cdejax.training.checkpoint import Best, Checkpoints
+    from cdejax.training.best_checkpoint import BestCheckpoint
+    from cdejax.training.checkpoint import Checkpoints
 
-    best = Best(tmp_path / "best")
+    best = BestCheckpoint(tmp_path / "best")
     best.offer(1, 0.5, {"a": np.zeros(3)})
 
     def exhausted(*_):
@@ -788,11 +789,11 @@ def test_disk_full_while_a_checkpoint_is_written(tmp_path, monkeypatch):
 
 
 def test_a_score_whose_checkpoint_is_not_there_does_not_count(tmp_path):
-    from cdejax.training.checkpoint import Best
+    from cdejax.training.best_checkpoint import BestCheckpoint
 
     (tmp_path / "best").mkdir()
     (tmp_path / "best" / "best.json").write_text('{"step": 8, "score": 0.9}')
-    best = Best(tmp_path / "best")
+    best = BestCheckpoint(tmp_path / "best")
     best.offer(4, 0.1, {"a": np.zeros(3)})
     best.close()
     assert json.loads((tmp_path / "best" / "best.json").read_text())["step"] == 4

@@ -26,7 +26,8 @@ from cdejax.runtime.progress import progress
 from cdejax.runtime.stopping import Stopped, requests
 from cdejax.storage.artifacts import RUN, appears, exclusive, write_json
 from cdejax.training.batches import Batch, BatchMaker, BatchSettings, filled
-from cdejax.training.checkpoint import Best, Checkpoints
+from cdejax.training.best_checkpoint import BestCheckpoint
+from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.metrics import MetricsLog
 from cdejax.training.optimizer import learning_rate, make_optimizer
@@ -220,7 +221,7 @@ class _Run:
         self.checkpoints = Checkpoints(
             folder / CHECKPOINTS, config.training.keep_checkpoints
         )
-        self.best = Best(folder / BEST)
+        self.best = BestCheckpoint(folder / BEST)
         self.start = 0
         if (found := self.checkpoints.restore_latest(self.state, mesh)) is not None:
             self.start, self.state = found
