@@ -25,7 +25,8 @@ from cdejax.runtime.processes import from_main, is_main, main_only, processes
 from cdejax.runtime.progress import progress
 from cdejax.runtime.stopping import Stopped, requests
 from cdejax.storage.artifacts import RUN, appears, exclusive, write_json
-from cdejax.training.batches import Batch, BatchMaker, BatchSettings, filled
+from cdejax.training.batch import Batch, BatchSettings, fill_fraction
+from cdejax.training.batch_maker import BatchMaker
 from cdejax.training.best_checkpoint import BestCheckpoint
 from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.memory import chunk_tokens, kept_chunks
@@ -295,7 +296,7 @@ class _Run:
         def make(step: int) -> _Ready:
             batch = self.maker.step(step, local)
             real = self.maker.real_tokens(step)
-            return _Ready(put_batch(batch, self.mesh), real, filled(batch))
+            return _Ready(put_batch(batch, self.mesh), real, fill_fraction(batch))
 
         threads = self.config.training.read_threads
         return batches(make, self.start, self.total, threads=threads)
