@@ -816,7 +816,7 @@ def test_contextual_surrogates_are_refused(tmp_path, recipe, monkeypatch):
     class Contextual:
         context_size = 8
 
-    monkeypatch.setattr("cdejax.embedding.embedder.load", lambda folder: Contextual())
+    monkeypatch.setattr("cdejax.embedding.load.load", lambda folder: Contextual())
     monkeypatch.setattr("cdejax.embedding.keys.folder_files", lambda folder: {})
     config = Config(vectors=VectorsConfig("encoder", encoder=str(tmp_path)))
     pairs = artefact(recipe.parent, "pairs")

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
-from cdejax.embedding.embedder import Embedder, load
+from cdejax.embedding.embedder import Embedder
+from cdejax.embedding.load import load
 from cdejax.export.onnx_check import Reference
 from cdejax.export.publish import clear, move
 from cdejax.folders.paths import local_output, outside, resolve_folder
