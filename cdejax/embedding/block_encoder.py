@@ -132,3 +132,28 @@ class BlockEncoder:
         lengths = np.ones(batch.size, np.int32)
         lengths[:count] = tokens.lengths[batch.rows]
         return ids, lengths
+
+
+def check_finite(
+    vectors: Float[np.ndarray, "rows dim"],
+    rows: Int[np.ndarray, "rows"],
+    model: str,
+    dtype: str,
+) -> None:
+    """Refuses vectors that are not finite.
+
+    Args:
+      vectors: the vectors.
+      rows: the rows of their texts, for the message.
+      model: name of the model, for the message.
+      dtype: dtype of its activations, for the message.
+
+    Raises:
+      ValueError: names the first text whose vector is not finite.
+    """
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        raise ValueError(
+            f"texts[{rows[finite.argmin()]}]: {model} gives a vector that is not "
+            f"finite (activations {dtype}); check its weights"
+        )

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from cdejax.counts import check_count
 from cdejax.data.given_texts import as_rows, check_texts
 from cdejax.data.tokenizer import Tokenizer
-from cdejax.embedding.block_encoder import BlockEncoder
+from cdejax.embedding.block_encoder import BlockEncoder, check_finite
 from cdejax.embedding.choice import Choice
 from cdejax.embedding.hashes import forward_settings, parameter_hash
 from cdejax.embedding.program import program
@@ -375,7 +375,7 @@ class Embedder:
         placed = jax.device_put((context, skip), same(mesh))
 
         def checked(vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
-            self._check_finite(vectors, rows)
+            check_finite(vectors, rows, self.name, self.dtype)
             return finish(vectors)
 
         return BlockEncoder(
@@ -387,13 +387,3 @@ class Embedder:
             checked,
             self._hidden if first else self.dim,
         )
-
-    def _check_finite(
-        self, vectors: Float[np.ndarray, "rows dim"], rows: Int[np.ndarray, "rows"]
-    ) -> None:
-        finite = np.isfinite(vectors).all(axis=1)
-        if not finite.all():
-            raise ValueError(
-                f"texts[{rows[finite.argmin()]}]: {self.name} gives a vector that is "
-                f"not finite (activations {self.dtype}); check its weights"
-            )
