@@ -36,7 +36,8 @@ import pytest
 from cdejax.cli.main import main
 from cdejax.data.pairs import Pairs
 from cdejax.storage import artifacts, digests
-from cdejax.storage.artifacts import exclusive, read_manifest
+from cdejax.storage.artifacts import read_manifest
+from cdejax.storage.lock import lock_folder
 from tests.tiny import write_recipe
 
 Spoil = Callable[[Path], list[str]]
@@ -702,7 +703,7 @@ def test_another_run_in_the_same_folder(command, place, check):
         def hold(place: Path) -> list[str]:
             if command == "pairs":
                 shutil.rmtree(pairs)
-            stack.enter_context(exclusive(held))
+            stack.enter_context(lock_folder(held))
             return []
 
         words = [str(held), f"another run (process {os.getpid()})", "Wait for it"]
@@ -715,7 +716,7 @@ def test_a_stage_is_locked_until_it_has_its_name(tmp_path, monkeypatch):
 
     def checked(old, new):
         if Path(old).is_dir():
-            with pytest.raises(ValueError, match="another run"), exclusive(old):
+            with pytest.raises(ValueError, match="another run"), lock_folder(old):
                 pass
         replace(old, new)
 

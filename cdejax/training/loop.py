@@ -24,7 +24,8 @@ from cdejax.runtime.platforms import has_cpu
 from cdejax.runtime.processes import from_main, is_main, main_only, processes
 from cdejax.runtime.progress import progress
 from cdejax.runtime.stopping import Stopped, requests
-from cdejax.storage.artifacts import RUN, appears, exclusive, write_json
+from cdejax.storage.artifacts import RUN, appears, write_json
+from cdejax.storage.lock import lock_folder
 from cdejax.training.batch import Batch, BatchSettings, fill_fraction
 from cdejax.training.batch_maker import BatchMaker
 from cdejax.training.best_checkpoint import BestCheckpoint
@@ -89,7 +90,7 @@ def train(
     with contextlib.ExitStack() as held:
 
         def claim() -> None:
-            held.enter_context(exclusive(folder))
+            held.enter_context(lock_folder(folder))
             claim_run(folder, config, inputs)
 
         main_only("claim", claim)

@@ -23,8 +23,8 @@ from cdejax.cli.launch import GRACE_SECONDS, launch
 from cdejax.cli.options import LaunchOptions
 from cdejax.config.load import load_config
 from cdejax.recipe import stages, variant
-from cdejax.storage.artifacts import exclusive
 from cdejax.storage.digests import files_of, read_digests
+from cdejax.storage.lock import lock_folder
 from cdejax.training import loop
 from cdejax.training.checkpoint_folder import CheckpointFolder
 from cdejax.training.metrics import read_metrics
@@ -395,7 +395,7 @@ def test_a_frozen_process_ends_the_others(recipe, endless, number):
 
 def test_a_run_that_is_held_ends_all(recipe, endless):
     arguments, settings = train_on(recipe, endless)
-    with exclusive(endless / "tiny" / "biencoder"):
+    with lock_folder(endless / "tiny" / "biencoder"):
         code, _, err = run(*arguments, **settings)
     assert code == 2
     assert "another run (process" in err
