@@ -65,7 +65,7 @@ def our_attention_gradients(sizes: Sizes) -> Case:
 
 
 def our_encoding(sizes: Sizes) -> Case:
-    from cdejax.embedding.embedder import load
+    from cdejax.embedding.load import load
 
     embedder = load(FOLDER)
     embedder.max_length = sizes.length

@@ -30,9 +30,11 @@ from flax import nnx
 from reporting import RESULTS, environment, file_of, save
 from texts import SHORTEST, column
 
-from cdejax.embedding import embedder as embedder_module
-from cdejax.embedding import program
-from cdejax.embedding.embedder import Embedder, load
+from cdejax.embedding import block_encoder
+from cdejax.embedding import load as load_module
+from cdejax.embedding.embedder import Embedder
+from cdejax.embedding.load import load
+from cdejax.embedding.prompt_tokenizer import PromptTokenizer
 from cdejax.embedding.widths import widths
 from cdejax.folders.paths import resolve_folder
 from cdejax.models import Bert, BertConfig, BiEncoder
@@ -173,9 +175,9 @@ def host_shares(embedder: Embedder, texts: list[str], size: int) -> dict[str, fl
     """
     with (
         timed(streaming, "_fetch") as wait,
-        timed(Embedder, "_tokenize") as tokenizer,
+        timed(PromptTokenizer, "tokenize") as tokenizer,
         timed(jax, "device_put") as put,
-        timed(embedder_module.Ragged, "padded") as pad,
+        timed(block_encoder.Ragged, "padded") as pad,
     ):
         total = seconds(lambda t, n: embedder.encode(t, batch_size=n), texts, size)
     parts = {"idle": wait, "pad": pad, "send": put, "tokenizer_thread": tokenizer}
@@ -186,7 +188,7 @@ def shapes(embedder: Embedder, texts: list[str]) -> dict[str, Any]:
     rows, _ = embedder.tokenizer.encode(texts, embedder.max_length)
     lengths = np.array([len(row) for row in rows])
     cpu = platform(local_mesh()) == "cpu"
-    fine = len(texts) >= (program.FINE_ON_CPU if cpu else program.FINE)
+    fine = len(texts) >= (block_encoder.FINE_ON_CPU if cpu else block_encoder.FINE)
     grid = widths(embedder.max_length, fine)
     padded = grid[np.searchsorted(grid, lengths)]
     return {
@@ -213,7 +215,7 @@ def stage_rate(embedder: Embedder, texts: list[str], size: int) -> dict[str, Any
         pairs = Pairs.open(pairs_stage(config, place))
         settings = VectorsConfig(method="encoder", encoder=place, batch_size=size)
         total = len(pairs.queries) + len(pairs.documents)
-        with mock.patch.object(embedder_module, "load", return_value=embedder):
+        with mock.patch.object(load_module, "load", return_value=embedder):
             for attempt in ("compile", "measure"):
                 folder = Path(place) / attempt
                 folder.mkdir()

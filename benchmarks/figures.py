@@ -68,7 +68,7 @@ def step_figures(run: Run, moments: list[Moments], steps: range) -> dict[str, An
 def step_lengths(run: Run, step: int) -> list[np.ndarray]:
     """Lengths of a step's texts, and of its context documents if it has any."""
     maker = run.maker
-    queries, documents, *context = maker._lengths(maker._rows(step))
+    queries, documents, *context = maker.sharding.lengths(maker.sampler.rows(step))
     return [np.concatenate([queries, documents]), *context]
 
 

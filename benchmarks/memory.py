@@ -19,7 +19,7 @@ from reporting import file_of
 from step_report import draw, facts, merge, rows_table
 from texts import make_world
 
-from cdejax.training.batches import Batch
+from cdejax.training.batch import Batch
 from cdejax.training.loss import info_nce
 from cdejax.training.step import put_batch
 

@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from cdejax.data.beir import Collection, read_collection
-from cdejax.embedding.embedder import load
+from cdejax.embedding.load import load
 from cdejax.export.onnx import MODEL, PLACE, QUANTIZED
 from cdejax.export.onnx_check import OnnxEncoder
 from cdejax.folders.paths import resolve_folder

@@ -20,7 +20,8 @@ from texts import World
 
 from cdejax.config import TrainingConfig
 from cdejax.runtime.global_arrays import replicate
-from cdejax.training.batches import Batch, BatchMaker, BatchSettings
+from cdejax.training.batch import Batch, BatchSettings
+from cdejax.training.batch_maker import BatchMaker
 from cdejax.training.layout import Layout
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.optimizer import make_optimizer

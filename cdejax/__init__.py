@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cdejax.embedding.embedder import Embedder as Embedder
-    from cdejax.embedding.embedder import load as load
+    from cdejax.embedding.load import load as load
     from cdejax.models.context import Context as Context
 
 _LAZY = {"Context": "cdejax.models.context", "Embedder": "cdejax.embedding.embedder",
-         "load": "cdejax.embedding.embedder"}  # fmt: skip
+         "load": "cdejax.embedding.load"}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

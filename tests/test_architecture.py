@@ -1,7 +1,8 @@
-"""The layers of the package: which of its parts may import which, and when."""
+"""The layers of the package, which of its parts import which, and sizes."""
 
 import ast
 import functools
+import statistics
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,30 @@ def test_only_what_is_slow_is_imported_inside_functions(module):
     """A file of ours may be, if it brings a slow library that would not be there."""
     for other, late in ours(MODULES[module]):
         assert not late or slow(other) - slow(module), other
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def function_lines(path: Path) -> list[int]:
+    """Number of lines of each function, decorators and docstring left out."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.append((node.end_lineno or node.lineno) - node.lineno + 1)
+            if ast.get_docstring(node) is not None:
+                doc = node.body[0]
+                found[-1] -= (doc.end_lineno or doc.lineno) - doc.lineno + 1
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_are_short(path):
+    assert lines(path) <= 400
+
+
+def test_medians_of_lines_stay():
+    assert statistics.median(map(lines, FILES)) <= 150
+    every = [count for path in FILES for count in function_lines(path)]
+    assert statistics.median(every) <= 12

@@ -36,7 +36,8 @@ import pytest
 from cdejax.cli.main import main
 from cdejax.data.pairs import Pairs
 from cdejax.storage import artifacts, digests
-from cdejax.storage.artifacts import exclusive, read_manifest
+from cdejax.storage.artifacts import read_manifest
+from cdejax.storage.lock import lock_folder
 from tests.tiny import write_recipe
 
 Spoil = Callable[[Path], list[str]]
@@ -702,7 +703,7 @@ def test_another_run_in_the_same_folder(command, place, check):
         def hold(place: Path) -> list[str]:
             if command == "pairs":
                 shutil.rmtree(pairs)
-            stack.enter_context(exclusive(held))
+            stack.enter_context(lock_folder(held))
             return []
 
         words = [str(held), f"another run (process {os.getpid()})", "Wait for it"]
@@ -715,7 +716,7 @@ def test_a_stage_is_locked_until_it_has_its_name(tmp_path, monkeypatch):
 
     def checked(old, new):
         if Path(old).is_dir():
-            with pytest.raises(ValueError, match="another run"), exclusive(old):
+            with pytest.raises(ValueError, match="another run"), lock_folder(old):
                 pass
         replace(old, new)
 
@@ -766,9 +767,10 @@ def test_disk_full(name, place, check, monkeypatch):
 
 
 def test_disk_full_while_a_checkpoint_is_written(tmp_path, monkeypatch):
-    from cdejax.training.checkpoint import Best, Checkpoints
+    from cdejax.training.best_checkpoint import BestCheckpoint
+    from cdejax.training.checkpoint import Checkpoints
 
-    best = Best(tmp_path / "best")
+    best = BestCheckpoint(tmp_path / "best")
     best.offer(1, 0.5, {"a": np.zeros(3)})
 
     def exhausted(*_):
@@ -788,11 +790,11 @@ def test_disk_full_while_a_checkpoint_is_written(tmp_path, monkeypatch):
 
 
 def test_a_score_whose_checkpoint_is_not_there_does_not_count(tmp_path):
-    from cdejax.training.checkpoint import Best
+    from cdejax.training.best_checkpoint import BestCheckpoint
 
     (tmp_path / "best").mkdir()
     (tmp_path / "best" / "best.json").write_text('{"step": 8, "score": 0.9}')
-    best = Best(tmp_path / "best")
+    best = BestCheckpoint(tmp_path / "best")
     best.offer(4, 0.1, {"a": np.zeros(3)})
     best.close()
     assert json.loads((tmp_path / "best" / "best.json").read_text())["step"] == 4
@@ -815,7 +817,7 @@ def test_contextual_surrogates_are_refused(tmp_path, recipe, monkeypatch):
     class Contextual:
         context_size = 8
 
-    monkeypatch.setattr("cdejax.embedding.embedder.load", lambda folder: Contextual())
+    monkeypatch.setattr("cdejax.embedding.load.load", lambda folder: Contextual())
     monkeypatch.setattr("cdejax.embedding.keys.folder_files", lambda folder: {})
     config = Config(vectors=VectorsConfig("encoder", encoder=str(tmp_path)))
     pairs = artefact(recipe.parent, "pairs")

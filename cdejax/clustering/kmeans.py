@@ -24,7 +24,7 @@ from cdejax.clustering.vectors import Vectors, unit_rows
 from cdejax.config import ClustersConfig, Config
 from cdejax.data.pairs import Pairs
 from cdejax.runtime.progress import progress
-from cdejax.runtime.streaming import ahead
+from cdejax.runtime.streaming import prefetch
 from cdejax.storage import artifacts
 
 BLOCK = 65536
@@ -276,7 +276,7 @@ def assign(
     rows = np.arange(len(points))
     blocks = (rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK))
     # points are made on the host, so a backend on devices need not wait for them
-    return np.concatenate([nearest(block) for block in ahead(points, blocks)])
+    return np.concatenate([nearest(block) for block in prefetch(points, blocks)])
 
 
 def cluster_means(

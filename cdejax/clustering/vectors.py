@@ -31,7 +31,7 @@ from cdejax.runtime.processes import (
     processes,
 )
 from cdejax.runtime.progress import progress
-from cdejax.runtime.streaming import behind
+from cdejax.runtime.streaming import consume_in_background
 from cdejax.storage import artifacts
 from cdejax.storage.guarded import open_npy
 
@@ -169,7 +169,7 @@ def write_blocks(
         advance(len(x))
 
     with progress(label, len(own), done) as advance:
-        behind(write, vectorise(own[done:]))
+        consume_in_background(write, vectorise(own[done:]))
     return np.concatenate(zeros)
 
 
@@ -286,7 +286,7 @@ def embed_share(
       ValueError: the encoder cannot be read or is contextual, or see `write_blocks`.
     """
     from cdejax.data.prompts import surrogate_prompts
-    from cdejax.embedding.embedder import load
+    from cdejax.embedding.load import load
 
     embedder = load(resolve_folder(settings.encoder or "", "vectors.encoder"))
     _, embedder.prompts = surrogate_prompts(settings)

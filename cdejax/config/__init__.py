@@ -1,15 +1,25 @@
-"""Recipes: what every stage is told, and how it is read from YAML."""
+"""Recipes: the configuration of every stage, and how it is read from YAML."""
 
-from cdejax.config.schema import VALIDATION_SHARE as VALIDATION_SHARE
-from cdejax.config.schema import ClustersConfig as ClustersConfig
-from cdejax.config.schema import ColumnsConfig as ColumnsConfig
-from cdejax.config.schema import Config as Config
-from cdejax.config.schema import DataConfig as DataConfig
-from cdejax.config.schema import EvaluationConfig as EvaluationConfig
-from cdejax.config.schema import ModelConfig as ModelConfig
-from cdejax.config.schema import PlanConfig as PlanConfig
-from cdejax.config.schema import SideConfig as SideConfig
-from cdejax.config.schema import SourceConfig as SourceConfig
-from cdejax.config.schema import TokensConfig as TokensConfig
-from cdejax.config.schema import TrainingConfig as TrainingConfig
-from cdejax.config.schema import VectorsConfig as VectorsConfig
+from cdejax.config.data import ColumnsConfig, DataConfig, SourceConfig
+from cdejax.config.evaluation import EvaluationConfig
+from cdejax.config.model import ModelConfig
+from cdejax.config.plan import ClustersConfig, PlanConfig, VectorsConfig
+from cdejax.config.recipe import VALIDATION_SHARE, Config
+from cdejax.config.tokens import SideConfig, TokensConfig
+from cdejax.config.training import TrainingConfig
+
+__all__ = [
+    "VALIDATION_SHARE",
+    "ClustersConfig",
+    "ColumnsConfig",
+    "Config",
+    "DataConfig",
+    "EvaluationConfig",
+    "ModelConfig",
+    "PlanConfig",
+    "SideConfig",
+    "SourceConfig",
+    "TokensConfig",
+    "TrainingConfig",
+    "VectorsConfig",
+]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from cdejax.config.schema import Config
+from cdejax.config.recipe import Config
 from cdejax.config.yaml import Keys, check_key, parse_value, read_yaml
 from cdejax.storage.artifacts import jsonable
 from cdejax.storage.guarded import MAX_DEPTH

@@ -9,9 +9,10 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from cdejax.folders.keys import TOKENIZER, check_keys
+from cdejax.folders.keys import check_keys
 from cdejax.folders.module_settings import arguments, module_settings
 from cdejax.folders.reading import is_file, read_json_if_there
+from cdejax.folders.tokenizer_keys import TOKENIZER
 
 Token = str | AddedToken
 """A token's text, or the token with its flags."""

@@ -1,11 +1,9 @@
-"""Batches of token rows through one stage of a model, split over all local devices."""
+"""One stage of a model as a compiled function of batches, split over local devices."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,31 +12,12 @@ from flax import nnx
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from cdejax.data.ragged import Ragged
-from cdejax.embedding.widths import Batch, batches, widths
 from cdejax.runtime.compilation import model_options
 from cdejax.runtime.mesh import DATA, split
-from cdejax.runtime.platforms import has_tpu, platform
+from cdejax.runtime.platforms import has_tpu
 
-FINE, FINE_ON_CPU = 1 << 18, 1 << 12
-"""With so many texts, padding saved is worth more compilations (see `widths`)."""
-FEW_ON_CPU = 512
-"""Fewer texts than that are encoded in the smallest batches alone: a CPU computes
-several of them as fast as a large one, but would compile each size anew."""
 Shape = tuple[int, int]
-"""Rows and tokens of a batch."""
-
-
-@dataclass
-class Block:
-    """Consecutive texts that are sorted by length together."""
-
-    first: int
-    """Row of its first text."""
-    tokens: Ragged
-    out: Float[np.ndarray, "block dim"]
-    left: int
-    """Vectors that are still to come."""
+"""Number of rows of a batch, and of tokens per row."""
 
 
 class Program:
@@ -66,20 +45,21 @@ class Program:
         ids: Int[np.ndarray, "batch length"],
         lengths: Int[np.ndarray, "batch"],
     ) -> Float[Array, "batch dim"]:
-        """Vectors of a batch, which devices begin to compute.
+        """Starts to compute the vectors of a batch.
 
         Args:
-          fixed: parameters, context and skipped tokens, on all devices.
+          fixed: parameters, context arrays and number of prompt tokens that are not
+            pooled, on all devices.
           ids: token ids.
-          lengths: of the right-padded rows.
+          lengths: numbers of tokens of the right-padded rows.
         """
         return self.run(*fixed, *jax.device_put((ids, lengths), split(self.mesh)))
 
     def compile(self, fixed: tuple[Any, ...], shapes: set[Shape]) -> None:
-        """Compiles what is new among shapes, several at once on the host's cores."""
+        """Compiles for new shapes of batches, several at once on the host's cores."""
         new = sorted(shapes - self._shapes)
         self._shapes |= shapes
-        if len(new) < 2:  # it compiles where it is first used
+        if len(new) < 2:  # a single one compiles at its first use
             return
 
         def compile_one(shape: Shape) -> None:
@@ -92,59 +72,12 @@ class Program:
 
 @functools.lru_cache(64)
 def program(graph: Any, stage: str, mesh: Mesh) -> Program:
-    """The program of a structure, whatever its parameters.
+    """The program of a model's structure, shared by all its parameters.
 
-    Looked up once per call of `encode`: to hash a graph takes longer than to start a
+    Look it up once per call of `encode`: hashing a graph takes longer than starting a
     batch.
     """
     return Program(graph, stage, mesh)
-
-
-@dataclass(frozen=True)
-class Call:
-    """A program with all that is the same for every batch."""
-
-    program: Program
-    fixed: tuple[Any, ...]
-    batch_size: int
-    """Rows on a device."""
-    max_length: int
-    pad_id: int
-    count: int
-    """Texts in all blocks together."""
-
-    def started(
-        self, blocks: Iterable[Block]
-    ) -> Iterator[tuple[tuple[Block, Batch], Float[Array, "batch dim"]]]:
-        """Pads batches and starts to encode them."""
-        for block in blocks:
-            plan = self._plan(block.tokens.lengths)
-            self.program.compile(self.fixed, {(b.size, b.width) for b in plan})
-            for batch in plan:
-                arrays = self._padded(block.tokens, batch)
-                yield (block, batch), self.program.start(self.fixed, *arrays)
-
-    def _plan(self, lengths: Int[np.ndarray, "texts"]) -> list[Batch]:
-        cpu = platform(self.program.mesh) == "cpu"
-        devices = self.program.mesh.size
-        fine = self.count >= (FINE_ON_CPU if cpu else FINE)
-        # an accelerator computes padding sooner than it compiles another shape
-        least = max(8 // devices, 1) if cpu else self.batch_size
-        most = (
-            min(least, self.batch_size) if self.count < FEW_ON_CPU else self.batch_size
-        )
-        wide = widths(self.max_length, fine)
-        return batches(lengths, most, wide, least, devices)
-
-    def _padded(
-        self, tokens: Ragged, batch: Batch
-    ) -> tuple[Int[np.ndarray, "batch length"], Int[np.ndarray, "batch"]]:
-        count = len(batch.rows)
-        ids = np.full((batch.size, batch.width), self.pad_id, np.int32)
-        ids[:count] = tokens.padded(batch.rows, batch.width, self.pad_id)
-        lengths = np.ones(batch.size, np.int32)
-        lengths[:count] = tokens.lengths[batch.rows]
-        return ids, lengths
 
 
 def _stage(
@@ -156,7 +89,7 @@ def _stage(
     ids: Int[Array, "batch length"],
     lengths: Int[Array, "batch"],
 ) -> Float[Array, "batch dim"]:
-    """What each device does with its rows."""
+    """The vectors of one device's rows."""
     model = nnx.merge(graph, params)
     if stage == "first":
         return model.first_stage(ids, lengths=lengths)

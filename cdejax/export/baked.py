@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cdejax.embedding.embedder import Embedder, load
+from cdejax.embedding.embedder import Embedder
+from cdejax.embedding.load import load
 from cdejax.export.card import model_card
 from cdejax.export.check import check_sentence_transformers
 from cdejax.export.configs import contextual_config, sentence_transformers_config

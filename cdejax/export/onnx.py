@@ -15,14 +15,15 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
-from cdejax.embedding.embedder import Embedder, load
+from cdejax.embedding.embedder import Embedder
+from cdejax.embedding.load import load
 from cdejax.export.onnx_check import Reference
 from cdejax.export.publish import clear, move
 from cdejax.folders.paths import local_output, outside, resolve_folder
 from cdejax.models import BakedEncoder
 from cdejax.models.pretrained.settings import transformer_folder
 from cdejax.storage import durable
-from cdejax.storage.artifacts import exclusive
+from cdejax.storage.lock import lock_folder
 
 _log = logging.getLogger(__name__)
 PLACE = "onnx"
@@ -118,7 +119,7 @@ def _copy(folder: Path, output: Path, embedder: Embedder, int8: bool) -> None:
     """A copy with graphs; it gets its name when it is complete."""
     ignore = shutil.ignore_patterns("__pycache__", ".lock")
     partial = output.absolute().with_name(f".{output.name}.partial")
-    with exclusive(partial):
+    with lock_folder(partial):
         try:
             clear(partial)
             shutil.copytree(folder, partial, ignore=ignore, dirs_exist_ok=True)

@@ -13,12 +13,12 @@ from cdejax.folders.marker import MARKER, read_marker
 from cdejax.folders.paths import local_output
 from cdejax.storage import digests, durable
 from cdejax.storage.artifacts import (
-    exclusive,
     explain,
     fingerprint,
     hash_files,
     write_json,
 )
+from cdejax.storage.lock import lock_folder
 
 _log = logging.getLogger(__name__)
 CARD = "README.md"
@@ -56,7 +56,7 @@ def publish(
     durable.recover(folder)
     _check_place(folder)
     partial = folder.with_name(f".{folder.name}.partial")
-    with exclusive(partial):
+    with lock_folder(partial):
         try:
             clear(partial)
             write(partial)

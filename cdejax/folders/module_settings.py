@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cdejax.folders.keys import MODEL_ARGUMENTS, MODULE, check_keys
+from cdejax.folders.keys import check_keys
+from cdejax.folders.model_keys import MODEL_ARGUMENTS, MODULE
 from cdejax.folders.reading import is_file, read_json_if_there
 
 _FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta",

@@ -30,7 +30,7 @@ from cdejax.training.step import put_batch, train_step
 
 if TYPE_CHECKING:
     from cdejax.models import Encoder
-    from cdejax.training.batches import BatchMaker
+    from cdejax.training.batch_maker import BatchMaker
 
 
 def dry_run(config: Config) -> RenderableType:

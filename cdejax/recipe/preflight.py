@@ -15,7 +15,7 @@ from cdejax.data.tokens import check_prefixes
 from cdejax.folders.paths import resolve_folder
 from cdejax.models import from_pretrained
 from cdejax.models.pretrained.settings import read_settings, transformer_folder
-from cdejax.training.batches import check_context_size
+from cdejax.training.batch_maker import check_context_size
 from cdejax.training.optimizer import learning_rate
 from cdejax.training.start import init_folder, is_export
 

@@ -1,4 +1,4 @@
-"""Work of the host and of the devices at the same time, in bounded amounts."""
+"""Overlapping work of host threads and devices, with a bounded queue."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from jax import Array
 
 IN_FLIGHT = 4
-"""Batches that the devices have before them, beside the one that is fetched."""
+"""Number of batches queued on the devices, in addition to the one being fetched."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def ahead(
+def prefetch(
     function: Callable[[Item], Result], items: Iterable[Item]
 ) -> Iterator[Result]:
-    """`function` of every item, in order, in a thread that is one item ahead."""
+    """Yields `function` of every item in order, computed in a thread one item ahead."""
     with ThreadPoolExecutor(1) as pool:
         last: Future[Result] | None = None
         for item in items:
@@ -34,8 +34,10 @@ def ahead(
             yield last.result()
 
 
-def behind(function: Callable[[Item], None], items: Iterable[Item]) -> None:
-    """Calls `function` with every item, in order, while the next one is being made."""
+def consume_in_background(
+    function: Callable[[Item], None], items: Iterable[Item]
+) -> None:
+    """Calls `function` with every item in order, while the next item is produced."""
     with ThreadPoolExecutor(1) as pool:
         last: Future[None] | None = None
         for item in items:
@@ -46,13 +48,13 @@ def behind(function: Callable[[Item], None], items: Iterable[Item]) -> None:
             last.result()
 
 
-def fetched(
+def fetch_in_order(
     started: Iterable[tuple[Item, Float[Array, "batch dim"]]],
 ) -> Iterator[tuple[Item, Float[np.ndarray, "rows dim"]]]:
-    """Arrays that devices are computing, as NumPy's, in order.
+    """Yields arrays that devices are computing as NumPy arrays, in order.
 
-    Up to `IN_FLIGHT` more are started before one is waited for, so that devices need
-    not wait for the host.
+    Up to `IN_FLIGHT` more are started before one is awaited, so that devices do not
+    wait for the host.
     """
     flight: deque[tuple[Item, Float[Array, "batch dim"]]] = deque()
     for item, array in started:
@@ -64,15 +66,15 @@ def fetched(
         yield _fetch(*flight.popleft())
 
 
-def spans(count: int, most: int) -> Iterator[range]:
-    """Cuts `count` rows into consecutive parts of up to `most`.
+def growing_spans(count: int, largest: int) -> Iterator[range]:
+    """Splits `count` rows into consecutive spans of up to `largest` rows.
 
-    The first ones are short, so that devices have something to do soon.
+    The first spans are short, so that devices soon have something to do.
     """
-    start, size = 0, max(most // 8, 1)
+    start, size = 0, max(largest // 8, 1)
     while start < count:
         yield range(start, min(start + size, count))
-        start, size = start + size, min(2 * size, most)
+        start, size = start + size, min(2 * size, largest)
 
 
 def _fetch(

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import datetime
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -30,6 +29,7 @@ from jaxtyping import Shaped
 from cdejax.runtime.processes import is_main, process
 from cdejax.storage import digests, durable, guarded
 from cdejax.storage.hashing import file_hash
+from cdejax.storage.lock import lock_folder
 
 MANIFEST = "manifest.json"
 RUN = "run.json"
@@ -180,43 +180,6 @@ def _check_digests(folder: Path) -> None:
         )
 
 
-@contextlib.contextmanager
-def exclusive(folder: str | Path) -> Iterator[None]:
-    """Holds a folder for one process; ValueError if another one holds it.
-
-    The lock is the operating system's, so it ends with the process, however that ends.
-    """
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        stream = open(folder / ".lock", "a+")  # noqa: SIM115 (held until the end)
-    except OSError as error:
-        raise _no_writing(folder, error) from None
-    with stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            stream.seek(0)
-            owner = stream.read().strip() or "unknown"
-            raise ValueError(
-                f"{folder}: another run (process {owner}) is writing there. "
-                "Wait for it to end or choose another `output` folder."
-            ) from None
-        stream.truncate(0)
-        try:
-            os.write(stream.fileno(), str(os.getpid()).encode())
-        except OSError as error:
-            raise _no_writing(folder, error) from None
-        yield
-
-
-def _no_writing(folder: Path, error: OSError) -> ValueError:
-    return ValueError(
-        f"{folder}: cannot write there ({error.strerror}). Choose another `output` "
-        "folder, free some space or change its permissions."
-    )
-
-
 def run_stage(
     root: str | Path,
     stage: str,
@@ -227,7 +190,7 @@ def run_stage(
 ) -> Path:
     """Returns the folder of a finished stage, running it only if it has to.
 
-    Among several processes only process 0 runs stages: see `distributed.main_first`.
+    Among several processes only process 0 runs stages: see `processes.main_first`.
 
     Args:
       root: folder that holds all artefacts of a project.
@@ -255,7 +218,7 @@ def run_stage(
             return folder
         raise _made_elsewhere(folder)
     partial = Path(root) / f".{folder.name}.partial"
-    with exclusive(partial):
+    with lock_folder(partial):
         if _finished(folder, key):  # while we waited for the lock
             shutil.rmtree(partial)
             return folder

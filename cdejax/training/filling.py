@@ -88,7 +88,7 @@ def _fill(
     return Chunks(ids, real, None, rows, sides, count)
 
 
-def side_by_side(parts: list[tuple[Chunks, ...]]) -> tuple[Chunks, ...]:
-    """Devices end to end."""
+def concatenate_devices(parts: list[tuple[Chunks, ...]]) -> tuple[Chunks, ...]:
+    """Concatenates the chunks of several devices, group by group."""
     join = lambda *arrays: np.concatenate(arrays)  # noqa: E731
     return tuple(jax.tree.map(join, *group) for group in zip(*parts, strict=True))

@@ -25,9 +25,12 @@ from cdejax.runtime.platforms import has_cpu
 from cdejax.runtime.processes import from_main, is_main, main_only, processes
 from cdejax.runtime.progress import progress
 from cdejax.runtime.stopping import Stopped, requests
-from cdejax.storage.artifacts import RUN, appears, exclusive, write_json
-from cdejax.training.batches import Batch, BatchMaker, BatchSettings, filled
-from cdejax.training.checkpoint import Best, Checkpoints
+from cdejax.storage.artifacts import RUN, appears, write_json
+from cdejax.storage.lock import lock_folder
+from cdejax.training.batch import Batch, BatchSettings, fill_fraction
+from cdejax.training.batch_maker import BatchMaker
+from cdejax.training.best_checkpoint import BestCheckpoint
+from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.metrics import MetricsLog
 from cdejax.training.optimizer import learning_rate, make_optimizer
@@ -88,7 +91,7 @@ def train(
     with contextlib.ExitStack() as held:
 
         def claim() -> None:
-            held.enter_context(exclusive(folder))
+            held.enter_context(lock_folder(folder))
             claim_run(folder, config, inputs)
 
         main_only("claim", claim)
@@ -221,7 +224,7 @@ class _Run:
         self.checkpoints = Checkpoints(
             folder / CHECKPOINTS, config.training.keep_checkpoints
         )
-        self.best = Best(folder / BEST)
+        self.best = BestCheckpoint(folder / BEST)
         self.start = 0
         if (found := self.checkpoints.restore_latest(self.state, mesh)) is not None:
             self.start, self.state = found
@@ -295,7 +298,7 @@ class _Run:
         def make(step: int) -> _Ready:
             batch = self.maker.step(step, local)
             real = self.maker.real_tokens(step)
-            return _Ready(put_batch(batch, self.mesh), real, filled(batch))
+            return _Ready(put_batch(batch, self.mesh), real, fill_fraction(batch))
 
         threads = self.config.training.read_threads
         return batches(make, self.start, self.total, threads=threads)

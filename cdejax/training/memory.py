@@ -14,7 +14,7 @@ from jaxtyping import Array
 from cdejax.models import BiEncoder, ContextualEncoder
 from cdejax.runtime.platforms import target
 from cdejax.runtime.processes import from_main
-from cdejax.training.batches import BatchMaker
+from cdejax.training.batch_maker import BatchMaker
 from cdejax.training.sharding import FSDP, split_dim
 from cdejax.training.step import RECOMPUTE, Kept
 

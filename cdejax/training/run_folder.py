@@ -17,7 +17,7 @@ from cdejax.storage.artifacts import (
     read_json,
     write_json,
 )
-from cdejax.training.checkpoint import saved_steps
+from cdejax.training.checkpoint_folder import saved_steps
 from cdejax.training.start import BEST, CHECKPOINTS, start_files
 
 if TYPE_CHECKING:

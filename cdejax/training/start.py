@@ -21,7 +21,8 @@ from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder, from_pretr
 from cdejax.runtime.mesh import local_mesh
 from cdejax.runtime.platforms import usual_dtype
 from cdejax.storage.artifacts import RUN, hash_files
-from cdejax.training.checkpoint import Checkpoints, saved_steps
+from cdejax.training.checkpoint import Checkpoints
+from cdejax.training.checkpoint_folder import saved_steps
 from cdejax.training.optimizer import make_optimizer
 from cdejax.training.sharding import make_mesh, put_state, shardings_of
 from cdejax.training.step import State

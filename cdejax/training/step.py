@@ -24,7 +24,7 @@ from cdejax.runtime.compilation import model_options
 from cdejax.runtime.global_arrays import replicate
 from cdejax.runtime.mesh import DATA
 from cdejax.runtime.platforms import has_tpu
-from cdejax.training.batches import Batch
+from cdejax.training.batch import Batch
 from cdejax.training.cache import Chunks, Encode, encode_cached
 from cdejax.training.layerwise import assemble
 from cdejax.training.loss import BLOCK, QueryTerms, info_nce

@@ -23,10 +23,10 @@ from cdejax.cli.launch import GRACE_SECONDS, launch
 from cdejax.cli.options import LaunchOptions
 from cdejax.config.load import load_config
 from cdejax.recipe import stages, variant
-from cdejax.storage.artifacts import exclusive
 from cdejax.storage.digests import files_of, read_digests
+from cdejax.storage.lock import lock_folder
 from cdejax.training import loop
-from cdejax.training.checkpoint import Checkpoints
+from cdejax.training.checkpoint_folder import CheckpointFolder
 from cdejax.training.metrics import read_metrics
 from cdejax.training.start import build_model
 from tests.shared import made_once
@@ -248,7 +248,7 @@ def test_each_process_digests_the_files_that_it_wrote(trained, tmp_path):
     names = {path.as_posix() for path in written if "digests." not in path.name}
     assert not tables[0].keys() & tables[1].keys()
     assert tables[0].keys() | tables[1].keys() == names
-    kept = Checkpoints(copy, keep=2, alone=True)
+    kept = CheckpointFolder(copy)
     assert kept.damage(step) is None
     for table in tables:
         name = max(table, key=lambda name: table[name][0])
@@ -395,7 +395,7 @@ def test_a_frozen_process_ends_the_others(recipe, endless, number):
 
 def test_a_run_that_is_held_ends_all(recipe, endless):
     arguments, settings = train_on(recipe, endless)
-    with exclusive(endless / "tiny" / "biencoder"):
+    with lock_folder(endless / "tiny" / "biencoder"):
         code, _, err = run(*arguments, **settings)
     assert code == 2
     assert "another run (process" in err

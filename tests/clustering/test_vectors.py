@@ -199,7 +199,7 @@ def test_encoder_vectors_are_those_of_the_embedder(
                 lengths = [len(text) for text in block]
                 yield np.array([[n, kind == "query", 1] for n in lengths], np.float32)
 
-    monkeypatch.setattr("cdejax.embedding.embedder.load", lambda folder: Embedder())
+    monkeypatch.setattr("cdejax.embedding.load.load", lambda folder: Embedder())
     folder = write_encoder(tmp_path / "model", minilm)
     settings = VectorsConfig(method="encoder", encoder=str(folder), batch_size=2)
     config = Config(vectors=settings)

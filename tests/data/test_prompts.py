@@ -10,7 +10,7 @@ from cdejax.cli.main import main
 from cdejax.clustering.vectors import Vectors
 from cdejax.config.load import load_config
 from cdejax.data.prompts import tokens_of
-from cdejax.embedding.embedder import load
+from cdejax.embedding.load import load
 from cdejax.recipe import stages, variant
 from cdejax.recipe.export import export_variant
 from cdejax.training import loop

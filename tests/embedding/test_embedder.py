@@ -14,8 +14,8 @@ from flax import nnx
 
 import cdejax
 from cdejax.data.tokenizer import Tokenizer
+from cdejax.embedding import block_encoder
 from cdejax.embedding import embedder as module
-from cdejax.embedding import program as programs
 from cdejax.embedding.embedder import Embedder
 from cdejax.embedding.program import program
 from cdejax.embedding.widths import batches, widths
@@ -196,7 +196,7 @@ def test_eight_devices_give_the_vectors_of_one(tokenizer, monkeypatch):
         context = stages.context(texts, size=5, batch_size=2)
         second = stages.encode(texts, context=context, batch_size=2)
         first = plain.encode(texts, normalize=False, batch_size=2)
-        spread = {len(x.devices()) for x in jax.tree.leaves(plain._everywhere)}
+        spread = {len(x.devices()) for x in jax.tree.leaves(plain._device_params)}
         return context.vectors, second, first, spread
 
     *eight, spread = vectors()
@@ -213,7 +213,7 @@ def test_every_device_encodes_its_own_rows(biencoder):
     run = program(biencoder._graph, "alone", local_mesh()).run
     arrays = np.ones((16, 32), np.int32), np.ones(16, np.int32)
     ids, lengths = jax.device_put(arrays, split(local_mesh()))
-    lowered = run.lower(biencoder._everywhere, None, None, ids, lengths)
+    lowered = run.lower(biencoder._device_params, None, None, ids, lengths)
     text = lowered.compile().as_text()
     assert "all-gather" not in text
     assert "all-reduce" not in text
@@ -224,7 +224,7 @@ def test_every_device_encodes_its_own_rows(biencoder):
 def test_blocks_are_consecutive_and_the_same_as_one_call(biencoder, monkeypatch):
     texts = [f"{text} {i}" for i in range(4) for text in TEXTS]
     whole = biencoder.encode(texts)
-    monkeypatch.setattr(module, "BLOCK", 2)
+    monkeypatch.setattr(block_encoder, "BLOCK", 2)
     ready = []
     blocks = list(biencoder.encode_blocks(texts, batch_size=1, advance=ready.append))
     assert [len(block) for block in blocks] == [2, 4, 8, 16, 16, 16, 6]
@@ -236,9 +236,11 @@ def test_blocks_are_consecutive_and_the_same_as_one_call(biencoder, monkeypatch)
 
 
 def test_compilations_do_not_grow_with_the_texts(tokenizer, monkeypatch):
-    monkeypatch.setattr(programs, "FINE", 100)
-    monkeypatch.setattr(module, "BLOCK", 4)
-    monkeypatch.setattr(programs, "platform", lambda mesh: "gpu")  # one size of batch
+    monkeypatch.setattr(block_encoder, "FINE", 100)
+    monkeypatch.setattr(block_encoder, "BLOCK", 4)
+    monkeypatch.setattr(
+        block_encoder, "platform", lambda mesh: "gpu"
+    )  # one size of batch
     embedder = Embedder(BiEncoder(tiny(3, type_vocab_size=1)), tokenizer, max_length=64)
     rng = np.random.default_rng(0)
     texts = ["word " * rng.integers(0, 70) for _ in range(600)]
@@ -259,7 +261,7 @@ def test_few_texts_take_one_size_of_batch(tokenizer):
 def test_several_new_shapes_are_compiled_before_they_are_used(tokenizer):
     embedder = Embedder(BiEncoder(tiny(4, layer_norm_eps=1e-7)), tokenizer)
     found = program(embedder._graph, "alone", local_mesh())
-    fixed = embedder._everywhere, None, None
+    fixed = embedder._device_params, None, None
     found.compile(fixed, {(8, 16), (8, 32), (16, 16)})
     assert compilations(embedder) == 3
     found.compile(fixed, {(8, 16), (8, 64)})
@@ -271,7 +273,7 @@ def test_several_new_shapes_are_compiled_before_they_are_used(tokenizer):
 
 
 def test_a_vector_that_is_not_finite_is_named_by_its_own_row(biencoder, monkeypatch):
-    monkeypatch.setattr(module, "BLOCK", 1)
+    monkeypatch.setattr(block_encoder, "BLOCK", 1)
     texts = ["fine"] * 40 + ["bad"]
     bad = int(biencoder.tokenizer.encode(["bad"])[0][0][1])
     params = jax.tree.map(lambda x: x, biencoder.params)

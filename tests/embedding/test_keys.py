@@ -99,9 +99,9 @@ def hook(event, args):
     if isinstance(path, str) and os.path.realpath(path).startswith(folder + os.sep):
         opened.add(os.path.relpath(os.path.realpath(path), folder))
 import cdejax
-from cdejax.embedding import embedder
+from cdejax.embedding import load
 from cdejax.storage.hashing import file_hash
-embedder.warn_of_changes = lambda _: None  # reads all files, and decides nothing
+load.warn_of_changes = lambda _: None  # reads all files, and decides nothing
 sys.addaudithook(hook)
 for given in sys.argv[1:]:
     folder, opened = os.path.realpath(given), set()

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-import cdejax.embedding.embedder
+import cdejax.embedding.load
 from cdejax.export import export_model
 from cdejax.models import BiEncoder, ContextualEncoder
 from cdejax.models.context import Context
@@ -197,13 +197,13 @@ def test_round_trips_through_both_libraries(exported, minilm, tmp_path, texts):
 
     _, folder = exported
     few = texts[:30]
-    embedder = cdejax.embedding.embedder.load(folder)
+    embedder = cdejax.embedding.load.load(folder)
     vectors = embedder.context(few).vectors
     # one text a device: fewer shapes to compile
     expected = embedder.encode(few, "query", embedder.context(few), 1)
     settings: dict[str, Any] = {"normalize_embeddings": True}
     theirs(folder).save_pretrained(str(tmp_path / "theirs"))
-    ours = cdejax.embedding.embedder.load(tmp_path / "theirs")
+    ours = cdejax.embedding.load.load(tmp_path / "theirs")
     same(expected, ours.encode(few, "query", ours.context(few), 1))
     saved = theirs(tmp_path / "theirs")
     assert saved.prompts == PROMPTS
@@ -255,7 +255,7 @@ def test_saved_context_serves_sentence_transformers(minilm, tmp_path, texts):
     export_model(
         model, minilm, folder, prompts=PROMPTS, max_length=MAX_LENGTH, context_length=9
     )
-    embedder = cdejax.embedding.embedder.load(folder)
+    embedder = cdejax.embedding.load.load(folder)
     theirs = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
     for size in (CONTEXT, 5, 0):
         embedder.context(texts, size=size).save(tmp_path / f"context-{size}")

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from cdejax.cli.main import main
-from cdejax.embedding.embedder import load
+from cdejax.embedding.load import load
 from cdejax.export import export_model, onnx_graph
 from cdejax.export import onnx as exporter
 from cdejax.export.onnx import MODEL, QUANTIZED, add_onnx

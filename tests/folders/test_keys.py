@@ -6,19 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from cdejax.folders.keys import (
+from cdejax.folders.key_tables import TABLES, markdown
+from cdejax.folders.keys import check_keys, key_names
+from cdejax.folders.model_keys import (
     ENCODER,
     HEAD,
     MODULE,
     POOLING,
     SENTENCE_TRANSFORMERS,
-    SPECIAL_TOKENS,
-    TABLES,
-    TOKENIZER,
-    check_keys,
-    markdown,
-    names,
 )
+from cdejax.folders.tokenizer_keys import SPECIAL_TOKENS, TOKENIZER
 
 DOCS = Path(__file__).parents[2] / "docs" / "interop.md"
 USE = re.compile(
@@ -68,15 +65,15 @@ def test_every_tokenizer_key_of_transformers_is_in_the_table():
     for name in CLASSES:
         used |= parameters(getattr(transformers, name).__init__)
     used |= set(base.SPECIAL_TOKENS_ATTRIBUTES)
-    assert used - names(TOKENIZER) == set()
-    assert set(base.SPECIAL_TOKENS_ATTRIBUTES) <= names(SPECIAL_TOKENS, "applied")
+    assert used - key_names(TOKENIZER) == set()
+    assert set(base.SPECIAL_TOKENS_ATTRIBUTES) <= key_names(SPECIAL_TOKENS, "applied")
 
 
 def test_every_general_key_of_config_json_is_in_the_table():
     transformers = pytest.importorskip("transformers")
     used = parameters(transformers.PreTrainedConfig.__init__)
     assert len(used) >= 10
-    assert used - names(ENCODER) == set()
+    assert used - key_names(ENCODER) == set()
 
 
 def test_every_module_key_of_sentence_transformers_is_in_the_table():
@@ -84,27 +81,27 @@ def test_every_module_key_of_sentence_transformers_is_in_the_table():
     library = pytest.importorskip("sentence_transformers")
     transformer = st.Transformer
     used = parameters(transformer.__init__) | set(transformer.config_keys)
-    assert used - names(MODULE) == {"model_name_or_path"}
+    assert used - key_names(MODULE) == {"model_name_or_path"}
     legacy = {"word_embedding_dimension", "embedding_dimension", "include_prompt"}
-    assert set(st.Pooling.config_keys) | legacy <= names(POOLING)
+    assert set(st.Pooling.config_keys) | legacy <= key_names(POOLING)
     for kind in (st.Dense, st.LayerNorm, st.Normalize):
-        assert set(kind.config_keys) <= names(HEAD)
+        assert set(kind.config_keys) <= key_names(HEAD)
     read = re.compile(r'model_config\.get\("(\w+)"|"(\w+)" in model_config(?!\[)')
     source = inspect.getsource(library.SentenceTransformer._parse_model_config)
     source += inspect.getsource(library.SentenceTransformer.__mro__[1])
     found = {group for match in read.findall(source) for group in match if group}
     assert len(found) > 4
-    assert found <= names(SENTENCE_TRANSFORMERS)
+    assert found <= key_names(SENTENCE_TRANSFORMERS)
 
 
 @pytest.mark.parametrize("file", TABLES)
 def test_every_refused_key_is_refused_by_its_name(file):
     listed = [name for key in TABLES[file] for name in key.names]
     assert len(listed) == len(set(listed)), "a key has two places"
-    for name in names(TABLES[file], "refused"):
+    for name in key_names(TABLES[file], "refused"):
         with pytest.raises(ValueError, match=rf"folder/x\.json: {name} is 'value'"):
             check_keys({name: "value"}, TABLES[file], "folder/x.json")
-    for name in names(TABLES[file]) - names(TABLES[file], "refused"):
+    for name in key_names(TABLES[file]) - key_names(TABLES[file], "refused"):
         check_keys({name: "value"}, TABLES[file], "folder/x.json")
 
 

@@ -5,7 +5,12 @@ import threading
 import pytest
 
 from cdejax.runtime import streaming
-from cdejax.runtime.streaming import ahead, behind, fetched, spans
+from cdejax.runtime.streaming import (
+    consume_in_background,
+    fetch_in_order,
+    growing_spans,
+    prefetch,
+)
 
 
 def test_ahead_works_on_the_next_item_while_one_is_used():
@@ -15,7 +20,7 @@ def test_ahead_works_on_the_next_item_while_one_is_used():
         begun[i].set()
         return 10 * i
 
-    for i, result in enumerate(ahead(work, range(4))):
+    for i, result in enumerate(prefetch(work, range(4))):
         assert result == 10 * i
         assert i == 3 or begun[i + 1].wait(10)
         assert i > 1 or not begun[i + 2].is_set()  # one ahead, no more
@@ -33,7 +38,7 @@ def test_behind_takes_one_item_while_the_next_is_made():
         assert second_made.wait(10)
         seen.append(i)
 
-    behind(take, items())
+    consume_in_background(take, items())
     assert seen == [0, 1]
 
 
@@ -44,9 +49,9 @@ def test_errors_in_the_thread_reach_the_caller(bad):
             raise ValueError(f"item {i}")
 
     with pytest.raises(ValueError, match=f"item {bad}"):
-        list(ahead(work, range(3)))
+        list(prefetch(work, range(3)))
     with pytest.raises(ValueError, match=f"item {bad}"):
-        behind(work, range(3))
+        consume_in_background(work, range(3))
 
 
 class Lazy:
@@ -70,7 +75,7 @@ def test_a_bounded_number_of_batches_is_in_flight(monkeypatch):
     monkeypatch.setattr(streaming, "IN_FLIGHT", 2)
     log: list = []
     started = ((i, Lazy(i, log)) for i in range(6))
-    found = [(i, int(array[0])) for i, array in fetched(started)]  # type: ignore[arg-type]
+    found = [(i, int(array[0])) for i, array in fetch_in_order(started)]  # type: ignore[arg-type]
     assert found == [(i, i) for i in range(6)]
     pending = 0
     for what, _ in log:
@@ -80,7 +85,7 @@ def test_a_bounded_number_of_batches_is_in_flight(monkeypatch):
 
 
 def test_spans_are_consecutive_and_grow():
-    parts = list(spans(100, 32))
+    parts = list(growing_spans(100, 32))
     assert [len(part) for part in parts] == [4, 8, 16, 32, 32, 8]
     assert [i for part in parts for i in part] == list(range(100))
-    assert list(spans(0, 32)) == []
+    assert list(growing_spans(0, 32)) == []

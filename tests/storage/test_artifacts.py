@@ -16,13 +16,13 @@ from cdejax.storage import artifacts, digests
 from cdejax.storage.artifacts import (
     MANIFEST,
     artifact_fingerprint,
-    exclusive,
     fingerprint,
     hash_files,
     read_manifest,
     run_stage,
 )
 from cdejax.storage.digests import FILE
+from cdejax.storage.lock import lock_folder
 
 
 @pytest.fixture(autouse=True)
@@ -101,8 +101,8 @@ def test_a_folder_without_manifest_is_no_artefact(tmp_path: Path) -> None:
 
 def test_another_process_holds_the_folder(tmp_path: Path) -> None:
     code = (
-        "import sys; from cdejax.storage.artifacts import exclusive\n"
-        "with exclusive(sys.argv[1]):\n"
+        "import sys; from cdejax.storage.lock import lock_folder\n"
+        "with lock_folder(sys.argv[1]):\n"
         "    print('held', flush=True); sys.stdin.read()\n"
     )
     process = subprocess.Popen(
@@ -115,13 +115,13 @@ def test_another_process_holds_the_folder(tmp_path: Path) -> None:
     assert process.stdin is not None
     assert process.stdout.readline() == "held\n"
     message = rf"out: another run \(process {process.pid}\) is writing there"
-    with pytest.raises(ValueError, match=message), exclusive(tmp_path / "out"):
+    with pytest.raises(ValueError, match=message), lock_folder(tmp_path / "out"):
         pass
     process.kill()  # the lock ends with the process
     process.wait()
     process.stdout.close()
     process.stdin.close()
-    with exclusive(tmp_path / "out"):
+    with lock_folder(tmp_path / "out"):
         pass
 
 

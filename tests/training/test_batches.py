@@ -10,7 +10,7 @@ import pytest
 from cdejax.data.known import KnownPositives
 from cdejax.data.loader import batches
 from cdejax.data.ragged import Ragged, RaggedWriter
-from cdejax.training.batches import filled
+from cdejax.training.batch import fill_fraction
 from tests.training.toy import make_batches, world
 
 
@@ -104,7 +104,7 @@ def test_context_order_undoes_the_deal(packed):
             for device in range(devices)
             for text in texts_at(batch.context, places[device], device, devices)
         ]
-        rows = maker._rows(3).context
+        rows = maker.sampler.rows(3).context
         for number, place in enumerate(batch.context_order):
             expected = tuple(maker.tokens.context[int(rows[number])])
             assert by_place[int(place)] == expected
@@ -148,7 +148,7 @@ def test_padding_is_counted_as_computed(packed):
         )
         assert computed == maker.padded_tokens(step)
         share = maker.real_tokens(step) / computed
-        assert filled(batch) == pytest.approx(share)
+        assert fill_fraction(batch) == pytest.approx(share)
     found, possible = maker.padding_efficiency(steps=maker.plan.total_steps)
     assert 0 < found <= possible <= 1
 
@@ -217,10 +217,10 @@ def test_a_context_larger_than_a_batch_is_refused():
 def test_known_positives_of_every_step_have_room_and_no_more(negatives):
     maker = make_batches(world(negatives=negatives), negatives=negatives)
     found = [
-        maker._known_ids(maker._rows(step)).shape[1]
+        maker.relation.known_ids(maker.sampler.rows(step)).shape[1]
         for step in range(maker.plan.total_steps)
     ]
-    assert maker.known_width == max(found) > 0
+    assert maker.relation.known_width == max(found) > 0
 
 
 def test_queries_with_several_documents_are_known():

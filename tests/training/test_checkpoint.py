@@ -11,7 +11,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from cdejax.config import TrainingConfig
 from cdejax.storage import digests, durable
-from cdejax.training.checkpoint import Best, Checkpoints
+from cdejax.training.best_checkpoint import BestCheckpoint
+from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.optimizer import make_optimizer
 from cdejax.training.sharding import make_mesh
 from cdejax.training.start import BEST, CHECKPOINTS, trained_params
@@ -119,11 +120,11 @@ def test_another_model_is_refused(tmp_path):
 
 def test_best_keeps_the_highest_score(tmp_path):
     mesh, _ = state_on(1)
-    best = Best(tmp_path)
+    best = BestCheckpoint(tmp_path)
     for step, score in ((1, 0.2), (2, 0.5), (3, 0.4)):
         best.offer(step, score, state_on(1, score)[1])
     best.close()
-    again = Best(tmp_path)
+    again = BestCheckpoint(tmp_path)
     assert again.score == 0.5
     again.offer(4, 0.3, state_on(1, 0.3)[1])
     again.close()
@@ -141,7 +142,7 @@ def test_trained_parameters_without_an_evaluation(tmp_path, schedule):
     checkpoints = Checkpoints(tmp_path / CHECKPOINTS, keep=2)
     checkpoints.save(9, State(params, inner, jnp.asarray(9, jnp.int32)))
     checkpoints.close()
-    Best(tmp_path / BEST).close()
+    BestCheckpoint(tmp_path / BEST).close()
     found = trained_params(tmp_path, jax.tree.map(jnp.zeros_like, params))
     for name in params:
         np.testing.assert_array_equal(found[name], params[name])
@@ -263,23 +264,23 @@ def test_what_is_not_finite_is_not_saved(tmp_path, value):
 
 
 def test_a_damaged_best_checkpoint_does_not_count(tmp_path):
-    best = Best(tmp_path)
+    best = BestCheckpoint(tmp_path)
     best.offer(1, 0.5, state_on(1, 1.0)[1])
     best.close()
     halve(tmp_path / "1")
-    again = Best(tmp_path)
+    again = BestCheckpoint(tmp_path)
     assert again.score == -np.inf
     again.offer(2, 0.3, state_on(1, 2.0)[1])
     again.close()
     assert restored(tmp_path) == 2
-    assert Best(tmp_path).score == 0.3
+    assert BestCheckpoint(tmp_path).score == 0.3
 
 
 def test_a_changed_score_is_refused(tmp_path):
-    best = Best(tmp_path)
+    best = BestCheckpoint(tmp_path)
     best.offer(1, 0.5, state_on(1, 1.0)[1])
     best.close()
     path = tmp_path / "best.json"
     path.write_text(path.read_text().replace("0.5", "0.9"))
     with pytest.raises(ValueError, match=r"best\.json: .*remove this file"):
-        Best(tmp_path)
+        BestCheckpoint(tmp_path)

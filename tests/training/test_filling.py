@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cdejax.data.ragged import Ragged
-from cdejax.training.filling import fill_chunks, row_lengths, side_by_side
+from cdejax.training.filling import concatenate_devices, fill_chunks, row_lengths
 from cdejax.training.layout import plan_packed, plan_padded
 
 LENGTHS = np.array([[9, 3, 1, 7, 12, 2, 5], [4, 4, 11, 1, 6, 8, 3]])
@@ -59,6 +59,6 @@ def test_devices_stand_end_to_end(stores):
         fill_chunks(layout, stores[:1], [rows[::step]], [rows[::step]])
         for step in (1, -1)
     )
-    (both,) = side_by_side([one, other])
+    (both,) = concatenate_devices([one, other])
     np.testing.assert_array_equal(both.ids, np.concatenate([one[0].ids, other[0].ids]))
     np.testing.assert_array_equal(row_lengths(stores[0], rows), LENGTHS[0])

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from cdejax.config import ColumnsConfig, DataConfig, SourceConfig
 from cdejax.data.pairs import Pairs, build_pairs
 from cdejax.data.ragged import Ragged
-from cdejax.training.batches import BatchMaker, BatchSettings
+from cdejax.training.batch import BatchSettings
+from cdejax.training.batch_maker import BatchMaker
 from cdejax.training.loss import info_nce
 from cdejax.training.relation import relate
 from cdejax.training.ring import ring_info_nce
@@ -202,7 +203,7 @@ def test_the_toy_world_holds_every_kind_of_cell():
     """What the whole step is tested on: answers that the batch itself does not tell."""
     maker = make_batches(world(negatives=2), negatives=2)
     how = LossSettings(temperature=1.0, duplicates="ignore")
-    rows, pairs = maker._rows(1), maker.pairs
+    rows, pairs = maker.sampler.rows(1), maker.pairs
     cells = plain_relation(maker, 1, how)
     queries = [pairs.queries[i] for i in rows.query]
     columns = [pairs.documents[i] for i in rows.document]
@@ -243,7 +244,7 @@ def test_loss_is_that_of_the_pair_list(duplicates, devices, ring, block):
     run = jax.shard_map(local, mesh=mesh, in_specs=ROWS, out_specs=ROWS)
     found = jax.jit(run)(q, d, batch.query_rows, batch.document_columns)
     # Devices hold rows and columns in an order of their own.
-    deals = maker._deals(maker._rows(1))[:2]
+    deals = maker.sharding.shard(maker.sampler.rows(1))[:2]
     row, column = (np.concatenate(deal) for deal in deals)
     cells = plain_relation(maker, 1, how)[row][:, column]
     expected = mean_loss(q, d, cells, how.temperature)

@@ -30,7 +30,8 @@ from cdejax.models import (
     Qwen3Config,
     T5Config,
 )
-from cdejax.training.batches import BatchMaker, BatchSettings
+from cdejax.training.batch import BatchSettings
+from cdejax.training.batch_maker import BatchMaker
 from tests.training.oracle import Column, mean_loss, relation
 
 VOCABULARY, HIDDEN = 64, 32
@@ -151,7 +152,7 @@ def make_model(kind, context=8):
 
 def plain_loss(graphdef, params, maker, step, key, settings):
     """The loss without chunks, scans, checkpoints or devices: one text at a time."""
-    rows, tokens = maker._rows(step), maker.tokens
+    rows, tokens = maker.sampler.rows(step), maker.tokens
     two_stage = isinstance(nnx.merge(graphdef, params), ContextualEncoder)
     first, second, single = _text_functions(graphdef)
     context = jnp.zeros((0, HIDDEN))
@@ -181,7 +182,7 @@ def plain_loss(graphdef, params, maker, step, key, settings):
 
 def plain_relation(maker, step, settings):
     """The cells of a step, from its texts and from all pairs that were read."""
-    rows, pairs, vectors = maker._rows(step), maker.pairs, maker.vectors
+    rows, pairs, vectors = maker.sampler.rows(step), maker.pairs, maker.vectors
     scores = vectors.queries[rows.query] @ vectors.documents[rows.document].T
     queries = [pairs.queries[i] for i in rows.query]
     columns = [

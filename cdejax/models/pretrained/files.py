@@ -10,7 +10,8 @@ import ml_dtypes  # it also gives NumPy the bfloat16 that safetensors asks for
 import numpy as np
 from jaxtyping import Shaped
 
-from cdejax.folders.keys import ENCODER, check_keys, names, refuse_adapters
+from cdejax.folders.keys import check_keys, key_names
+from cdejax.folders.model_keys import ENCODER
 from cdejax.folders.module_settings import arguments, settings_file
 from cdejax.folders.reading import is_file, listed, opened, read_json
 
@@ -24,12 +25,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     """An encoder's `config.json`, with the arguments that its module adds to it.
 
     Raises:
-      ValueError: it is missing or no object, has a key that is refused, or an adapter
-        stands beside it.
+      ValueError: it is missing or not an object, has a refused key, or the folder
+        holds an adapter.
     """
-    refuse_adapters(folder)
+    _refuse_adapters(folder)
     raw, given = read_json(folder / "config.json"), arguments(folder, "config")
-    unsaid = [key for key in given if key not in raw and key not in names(ENCODER)]
+    unsaid = [key for key in given if key not in raw and key not in key_names(ENCODER)]
     if unsaid:  # transformers takes it where its class has such a setting
         raise ValueError(
             f"{settings_file(folder)}: config_args: {unsaid[0]} is "
@@ -37,6 +38,17 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
     check_keys(raw | given, ENCODER, str(folder / "config.json"))
     return raw | given
+
+
+def _refuse_adapters(folder: Path) -> None:
+    """Raises ValueError if a folder holds an adapter, which both libraries apply."""
+    file = folder / "adapter_config.json"
+    if is_file(file):
+        raise ValueError(
+            f"{file}: an adapter, which is not applied: merge the adapter first "
+            "(PeftModel.merge_and_unload, then save_pretrained), and leave "
+            "adapter_config.json out"
+        )
 
 
 def weights_file(folder: Path) -> Path:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from cdejax.folders.keys import SENTENCE_TRANSFORMERS, check_keys
+from cdejax.folders.keys import check_keys
+from cdejax.folders.model_keys import SENTENCE_TRANSFORMERS
 from cdejax.folders.module_settings import arguments, module_settings, settings_file
 from cdejax.folders.reading import is_file, listed, read_json_if_there
 from cdejax.models.pretrained.st_modules import list_modules

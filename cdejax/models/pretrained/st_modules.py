@@ -10,7 +10,8 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from cdejax.folders.keys import HEAD, check_keys
+from cdejax.folders.keys import check_keys
+from cdejax.folders.model_keys import HEAD
 from cdejax.folders.module_settings import module_settings
 from cdejax.folders.reading import is_file, read_json, read_json_value
 from cdejax.models.checkpoints.config import typed

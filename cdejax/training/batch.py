@@ -1,0 +1,73 @@
+"""The arrays of a training step, and the settings that decide their content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from cdejax.training.cache import Chunks
+from cdejax.training.relation import DocumentColumns, QueryRows
+from cdejax.typing import AnyArray
+
+
+class Batch(NamedTuple):
+    """The arrays of a step.
+
+    The leading axis of every array is split over devices, but for `context_order`.
+    """
+
+    texts: tuple[Chunks, ...]
+    """Queries, positives and hard negatives."""
+    context: tuple[Chunks, ...]
+    """Documents for the first stage (empty for a biencoder)."""
+    query_at: Int[AnyArray, "queries"]
+    """Index of each query's vector among those of its device's chunks."""
+    document_at: Int[AnyArray, "documents"]
+    """Index of each document's vector, as `query_at`."""
+    context_at: Int[AnyArray, "places"]
+    """Index of each context document's vector among those of the context's chunks."""
+    query_rows: QueryRows
+    """Relation ids of the queries."""
+    document_columns: DocumentColumns
+    """Relation ids of the documents."""
+    context_order: Int[AnyArray, "context"]
+    """Index of each context document among those gathered from all devices; replicated,
+    so that random draws per context position do not depend on the device count."""
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """What decides the content and shapes of a step."""
+
+    seed: int
+    devices: int
+    """Number of devices of all processes."""
+    chunk_tokens: int
+    """Token positions encoded at once on a device."""
+    context_size: int
+    """Context documents per step (0: biencoder)."""
+    soft_tokens: int
+    """Positions between a context and a text (0: biencoder)."""
+    negatives_per_query: int
+    """Hard negatives per query."""
+    max_widths: int
+    """Maximum number of padded row widths."""
+    packed: bool
+    """Whether texts that are not encoded with a context share rows."""
+
+
+def fill_fraction(batch: Batch) -> float:
+    """Fraction of the computed token positions that hold real tokens."""
+    real = computed = 0
+    for group in (*batch.texts, *batch.context):
+        assert group.count is not None
+        computed += int(np.sum(group.count)) * group.ids[0].size
+        if group.segments is not None:
+            real += int(np.count_nonzero(group.segments))
+        elif group.lengths is not None:
+            texts = np.any(group.ids, axis=-1)  # the other rows are padding
+            real += int(np.sum(group.lengths, where=texts))
+    return real / max(computed, 1)

@@ -1,0 +1,95 @@
+"""Ids and surrogate vectors by which the loss relates queries to documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from cdejax.runtime.progress import progress
+from cdejax.training.relation import DocumentColumns, QueryRows
+from cdejax.training.step_rows import StepRows, StepSampler
+
+if TYPE_CHECKING:
+    from cdejax.clustering.vectors import Vectors
+    from cdejax.data.pairs import Pairs
+
+
+class RelationIds:
+    """Makes the relation's rows and columns from the texts of a step.
+
+    Args:
+      pairs: the pairs, with all known positives.
+      vectors: surrogate vectors (None: none are used).
+      sampler: which texts form which step.
+    """
+
+    def __init__(self, pairs: Pairs, vectors: Vectors | None, sampler: StepSampler):
+        self._pairs, self._vectors, self._known = pairs, vectors, pairs.known
+        self.known_width = self._widest(sampler)
+        """Maximum number of known positives of a query outside its step."""
+
+    def query_rows(self, rows: StepRows, chosen: Int[np.ndarray, "n"]) -> QueryRows:
+        """The relation's rows for some queries of a step."""
+        content = self._pairs.document_content
+        positive = rows.document[: len(rows.query)]
+        known = self.known_ids(rows)
+        padded = np.full((len(rows.query), self.known_width), -1, np.int32)
+        padded[:, : known.shape[1]] = known
+        return QueryRows(
+            chosen.astype(np.int32),
+            self._pairs.query_content[rows.query[chosen]].astype(np.int32),
+            content[positive[chosen]].astype(np.int32),
+            padded[chosen],
+            self._surrogates("queries", rows.query[chosen]),
+            self._surrogates("documents", positive[chosen]),
+        )
+
+    def document_columns(
+        self, rows: StepRows, chosen: Int[np.ndarray, "n"]
+    ) -> DocumentColumns:
+        """The relation's columns for some documents of a step."""
+        owner, document = rows.owner[chosen], rows.document[chosen]
+        return DocumentColumns(
+            owner.astype(np.int32),
+            self._pairs.query_content[rows.query[owner]].astype(np.int32),
+            self._pairs.document_content[document].astype(np.int32),
+            chosen < len(rows.query),
+            rows.real[chosen],
+            self._surrogates("documents", document),
+        )
+
+    def known_ids(self, rows: StepRows) -> Int[np.ndarray, "batch known"]:
+        """Ids of known positives that the step's documents alone do not tell.
+
+        Placeholders of hard negatives do not count as the step's documents.
+        """
+        content = self._pairs.document_content[rows.document]
+        positive, negative = np.split(content, [len(rows.query)])
+        return self._known.beyond_batch(
+            self._pairs.query_content[rows.query],
+            positive,
+            negative[rows.real[len(rows.query) :]],
+        )
+
+    def _widest(self, sampler: StepSampler) -> int:
+        """Most known ids of a query in any step.
+
+        Skips steps in which no query has several known positives: usually all.
+        """
+        plan, widest = sampler.plan, 0
+        several = self._known.has_several(self._pairs.query_content)
+        with progress("look at known positives", plan.total_steps) as advance:
+            for step in range(plan.total_steps):
+                if several[sampler.table.query[plan.rows(step)]].any():
+                    widest = max(widest, self.known_ids(sampler.rows(step)).shape[1])
+                advance(1)
+        return widest
+
+    def _surrogates(
+        self, side: str, rows: Int[np.ndarray, "n"]
+    ) -> Float[np.ndarray, "n dim"]:
+        if self._vectors is None:
+            return np.zeros((len(rows), 0), np.float32)
+        return np.asarray(getattr(self._vectors, side)[rows], np.float32)
