@@ -23,6 +23,7 @@ from cdejax.runtime.global_arrays import replicate
 from cdejax.training.batches import Batch, BatchMaker, BatchSettings
 from cdejax.training.layout import Layout
 from cdejax.training.memory import chunk_tokens, kept_chunks
+from cdejax.training.objectives import InfoNCE
 from cdejax.training.optimizer import make_optimizer
 from cdejax.training.sharding import make_mesh
 from cdejax.training.start import first_state
@@ -140,7 +141,9 @@ def prepare(settings: Settings, world: World, devices: list[Any]) -> Run:
     step = train_step(
         graphdef,
         mesh,
-        LossSettings(settings.temperature, sequence_dropout=settings.sequence_dropout),
+        LossSettings(
+            InfoNCE(settings.temperature), sequence_dropout=settings.sequence_dropout
+        ),
         optimizer,
         state.params,
         kept,
