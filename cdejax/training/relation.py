@@ -73,8 +73,8 @@ class Cells(NamedTuple):
     """The document is neither positive nor negative: out of the denominator."""
     outside: Bool[AnyArray, "queries documents"]
     """The same, or no document at all."""
-    surrogate: Float[AnyArray, "queries documents"] | None = None
-    """The surrogate model's scores, if asked for."""
+    surrogate: Float[AnyArray, "queries surrogate_documents"]
+    """The surrogate model's scores (no columns unless asked for)."""
 
     def transposed(self) -> Cells:
         """The same from the documents' side."""
@@ -121,7 +121,7 @@ class Relation:
             answers |= documents.document == ids[:, None]
         positive = own | answers if self.duplicates == "positive" else own
         ignored = answers | (documents.document == queries.query[:, None])
-        scores = None
+        scores = jnp.zeros((len(queries.row), 0))
         if self.margin is not None or surrogate:
             scores = self._surrogate_scores(queries, documents)
         if self.margin is not None:
@@ -134,7 +134,7 @@ class Relation:
             positive=positive & real,
             ignored=ignored,
             outside=ignored | ~real,
-            surrogate=scores if surrogate else None,
+            surrogate=scores if surrogate else scores[:, :0],
         )
 
     def _surrogate_scores(

@@ -68,12 +68,12 @@ class Objective(ABC):
         """
 
     @abstractmethod
-    def loss(self, totals: Totals, columns: Totals | None) -> Float[Array, "queries"]:
+    def loss(self, totals: Totals, columns: Totals) -> Float[Array, "queries"]:
         """The loss of each query.
 
         Args:
           totals: reductions of `values` over all documents of the global batch.
-          columns: the same over all queries, for each query's own positive; None
+          columns: the same over all queries, for each query's own positive; empty
             without `by_document`.
         """
 
@@ -82,7 +82,7 @@ class Objective(ABC):
         del totals
         return {}
 
-    def terms(self, totals: Totals, columns: Totals | None) -> QueryTerms:
+    def terms(self, totals: Totals, columns: Totals) -> QueryTerms:
         """Loss and metrics of each query, once all documents have been seen."""
         hardest = totals["hardest"]
         return QueryTerms(

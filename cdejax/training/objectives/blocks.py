@@ -171,7 +171,7 @@ def finish(
 ) -> QueryTerms:
     """The terms, from the reductions of all queries and of all documents."""
     if not objective.by_document:
-        return objective.terms(totals, None)
+        return objective.terms(totals, {})
     at = own_positive(queries, documents)
     return objective.terms(totals, {name: x[at] for name, x in columns.items()})
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -46,7 +46,7 @@ class InfoNCE(Objective):
 
     def values(
         self, cosine: Float[Array, "queries block"], cells: Cells
-    ) -> Mapping[str, Array]:
+    ) -> Mapping[str, Any]:
         """Logits, and those of the positives."""
         logits = jnp.where(cells.outside, NEVER, cosine / self.temperature)
         return {
@@ -55,7 +55,7 @@ class InfoNCE(Objective):
             "positives": cells.positive,
         }
 
-    def loss(self, totals: Totals, columns: Totals | None) -> Float[Array, "queries"]:
+    def loss(self, totals: Totals, columns: Totals) -> Float[Array, "queries"]:
         """Minus the mean over the query's positives of the log-softmax."""
         del columns
         return totals["log_partition"] - totals["positive"] / totals["positives"]

@@ -41,7 +41,7 @@ class Columns(InfoNCE):
     by_document = True
 
     def loss(self, totals, columns):
-        return super().loss(columns, None)
+        return super().loss(columns, {})
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class BothWays(InfoNCE):
     by_document = True
 
     def loss(self, totals, columns):
-        return (super().loss(totals, None) + super().loss(columns, None)) / 2
+        return (super().loss(totals, {}) + super().loss(columns, {})) / 2
 
     def metrics(self, totals):
         return {"perplexity": jnp.exp(self.loss(totals, totals))}
