@@ -20,7 +20,7 @@ from step_report import draw, facts, merge, rows_table
 from texts import make_world
 
 from cdejax.training.batch import Batch
-from cdejax.training.loss import info_nce
+from cdejax.training.objectives import info_nce
 from cdejax.training.step import put_batch
 
 PARTS = ("argument", "output", "temp", "alias")

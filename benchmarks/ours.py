@@ -24,6 +24,7 @@ from cdejax.training.batch import Batch, BatchSettings
 from cdejax.training.batch_maker import BatchMaker
 from cdejax.training.layout import Layout
 from cdejax.training.memory import chunk_tokens, kept_chunks
+from cdejax.training.objectives import InfoNCE
 from cdejax.training.optimizer import make_optimizer
 from cdejax.training.sharding import make_mesh
 from cdejax.training.start import first_state
@@ -141,7 +142,9 @@ def prepare(settings: Settings, world: World, devices: list[Any]) -> Run:
     step = train_step(
         graphdef,
         mesh,
-        LossSettings(settings.temperature, sequence_dropout=settings.sequence_dropout),
+        LossSettings(
+            InfoNCE(settings.temperature), sequence_dropout=settings.sequence_dropout
+        ),
         optimizer,
         state.params,
         kept,

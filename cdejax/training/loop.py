@@ -33,7 +33,9 @@ from cdejax.training.best_checkpoint import BestCheckpoint
 from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.metrics import MetricsLog
+from cdejax.training.objectives import InfoNCE
 from cdejax.training.optimizer import learning_rate, make_optimizer
+from cdejax.training.relation import Relation
 from cdejax.training.run_folder import Inputs, check_run, claim_run
 from cdejax.training.sharding import check_shared, make_mesh
 from cdejax.training.start import (
@@ -134,8 +136,7 @@ def make_batches(
         max_widths=training.max_widths,
         packed=training.packed,
     )
-    masked = training.false_negative_margin is not None
-    vectors = inputs.vectors if masked else None
+    vectors = inputs.vectors if loss_settings(config).needs_surrogate else None
     return BatchMaker(inputs.pairs, inputs.tokens, inputs.plan, settings, vectors)
 
 
@@ -143,9 +144,8 @@ def loss_settings(config: Config) -> LossSettings:
     """What the loss depends on, from a recipe."""
     training = config.training
     return LossSettings(
-        temperature=training.temperature,
-        duplicates=training.duplicates,
-        margin=training.false_negative_margin,
+        InfoNCE(training.temperature),
+        Relation(training.duplicates, training.false_negative_margin),
         block=training.loss_block,
         sequence_dropout=config.model.sequence_dropout,
         ring=training.ring,

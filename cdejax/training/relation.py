@@ -6,10 +6,12 @@ per row and evaluated for the block of columns at hand.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from cdejax.typing import AnyArray
@@ -63,22 +65,25 @@ class Cells(NamedTuple):
 
     own: Bool[AnyArray, "queries documents"]
     """The document is the row's own positive."""
+    own_negative: Bool[AnyArray, "queries documents"]
+    """The document is one of the row's own hard negatives."""
     positive: Bool[AnyArray, "queries documents"]
     """The document counts as a positive."""
     ignored: Bool[AnyArray, "queries documents"]
     """The document is neither positive nor negative: out of the denominator."""
     outside: Bool[AnyArray, "queries documents"]
     """The same, or no document at all."""
+    surrogate: Float[AnyArray, "queries surrogate_documents"]
+    """The surrogate model's scores (no columns unless asked for)."""
+
+    def transposed(self) -> Cells:
+        """The same from the documents' side."""
+        return jax.tree.map(jnp.transpose, self)
 
 
-def relate(
-    queries: QueryRows,
-    documents: DocumentColumns,
-    *,
-    duplicates: Duplicates = "ignore",
-    margin: float | None = None,
-) -> Cells:
-    """Relates queries to documents.
+@dataclass(frozen=True)
+class Relation:
+    """Which documents of a batch are positives, negatives, or ignored.
 
     A document answers a query when it is the query's own positive, has the same text as
     that, is the positive of a row with the same query text, or is a known positive.
@@ -88,38 +93,102 @@ def relate(
     With a margin, documents whose surrogate score reaches the positive's plus the
     margin are ignored as false negatives, ties included, hard negatives too (CDE,
     S(q, d) = {d' : f(q, d') >= f(q, d) + margin}); a positive never is.
+    """
+
+    duplicates: Duplicates = "ignore"
+    """How to treat answers beside the query's own positive."""
+    margin: float | None = None
+    """Of the false-negative mask, in units of surrogate scores; None for no mask."""
+
+    def cells(
+        self, queries: QueryRows, documents: DocumentColumns, *, surrogate: bool = False
+    ) -> Cells:
+        """The relation of some queries to some documents.
+
+        Args:
+          queries: ids and surrogate vectors of the queries.
+          documents: the same for the documents.
+          surrogate: whether `Cells.surrogate` is wanted.
+
+        Raises:
+          ValueError: a margin or surrogate scores without surrogate vectors.
+        """
+        same_row = documents.row == queries.row[:, None]
+        own = documents.positive & same_row
+        answers = documents.document == queries.document[:, None]
+        answers |= documents.positive & (documents.query == queries.query[:, None])
+        for ids in queries.known.T:
+            answers |= documents.document == ids[:, None]
+        positive = own | answers if self.duplicates == "positive" else own
+        ignored = answers | (documents.document == queries.query[:, None])
+        scores = jnp.zeros((len(queries.row), 0))
+        if self.margin is not None or surrogate:
+            scores = self._surrogate_scores(queries, documents)
+        if self.margin is not None:
+            ignored |= scores >= _own_score(queries) + self.margin - TIE
+        real = documents.real
+        ignored = ignored & ~positive & real
+        return Cells(
+            own=own & real,
+            own_negative=same_row & ~documents.positive & real,
+            positive=positive & real,
+            ignored=ignored,
+            outside=ignored | ~real,
+            surrogate=scores if surrogate else scores[:, :0],
+        )
+
+    def _surrogate_scores(
+        self, queries: QueryRows, documents: DocumentColumns
+    ) -> Float[AnyArray, "queries documents"]:
+        if queries.teacher.shape[-1] == 0:
+            if self.margin is None:
+                raise ValueError(
+                    "the objective needs surrogate scores, but there are no surrogate "
+                    "vectors. Give vectors or choose another objective."
+                )
+            raise ValueError(
+                f"false_negative_margin is {self.margin}, but there are no surrogate "
+                "vectors. Give vectors or set it to null."
+            )
+        return jnp.einsum(
+            "qt,dt->qd",
+            queries.teacher.astype(jnp.float32),
+            documents.teacher.astype(jnp.float32),
+            precision=jax.lax.Precision.HIGHEST,
+        )
+
+
+def in_batch(queries: int, documents: int) -> tuple[QueryRows, DocumentColumns]:
+    """Plain in-batch negatives: document i answers query i, and no other query.
+
+    Documents beyond the queries are negatives of every query.
 
     Raises:
-      ValueError: a margin is given, but no surrogate vectors.
+      ValueError: there are fewer documents than queries.
     """
-    own = documents.positive & (documents.row == queries.row[:, None])
-    answers = documents.document == queries.document[:, None]
-    answers |= documents.positive & (documents.query == queries.query[:, None])
-    for ids in queries.known.T:
-        answers |= documents.document == ids[:, None]
-    positive = own | answers if duplicates == "positive" else own
-    ignored = answers | (documents.document == queries.query[:, None])
-    if margin is not None:
-        ignored |= _reaches_positive(queries, documents, margin)
-    real = documents.real
-    ignored = ignored & ~positive & real
-    return Cells(own & real, positive & real, ignored, ignored | ~real)
-
-
-def _reaches_positive(
-    queries: QueryRows, documents: DocumentColumns, margin: float
-) -> Bool[AnyArray, "queries documents"]:
-    if queries.teacher.shape[-1] == 0:
+    if documents < queries:
         raise ValueError(
-            f"false_negative_margin is {margin}, but there are no surrogate vectors. "
-            "Give vectors or set it to null."
+            f"{queries} queries, but {documents} documents: document i has to be the "
+            "positive of query i."
         )
-    teacher = queries.teacher.astype(jnp.float32)
-    score = jnp.einsum(
-        "qt,dt->qd",
-        teacher,
-        documents.teacher.astype(jnp.float32),
-        precision=jax.lax.Precision.HIGHEST,
+    row, column = np.arange(queries), np.arange(documents)
+    none = np.zeros((queries, 0), np.float32)
+    rows = QueryRows(
+        row, documents + row, row, np.zeros((queries, 0), np.int32), none, none
     )
+    columns = DocumentColumns(
+        column,
+        documents + column,
+        column,
+        column < queries,
+        np.ones(documents, bool),
+        np.zeros((documents, 0), np.float32),
+    )
+    return rows, columns
+
+
+def _own_score(queries: QueryRows) -> Float[AnyArray, "queries 1"]:
+    """The surrogate score of each query's own positive."""
+    teacher = queries.teacher.astype(jnp.float32)
     own = jnp.sum(teacher * queries.positive_teacher.astype(jnp.float32), -1)
-    return score >= own[:, None] + margin - TIE
+    return own[:, None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -27,9 +27,14 @@ from cdejax.runtime.platforms import has_tpu
 from cdejax.training.batch import Batch
 from cdejax.training.cache import Chunks, Encode, encode_cached
 from cdejax.training.layerwise import assemble
-from cdejax.training.loss import BLOCK, QueryTerms, info_nce
-from cdejax.training.relation import Duplicates
-from cdejax.training.ring import ring_info_nce
+from cdejax.training.objectives import (
+    BLOCK,
+    Objective,
+    QueryTerms,
+    batch_terms,
+    ring_terms,
+)
+from cdejax.training.relation import Relation
 from cdejax.training.sharding import (
     EVERYWHERE,
     FSDP,
@@ -48,29 +53,27 @@ Params = Any
 """Pytree of parameters, as `nnx.split` gives it."""
 
 
+Metrics = dict[str, Float[Array, ""]]
+"""Means over the queries of the global batch: `loss`; `accuracy`, queries whose own
+positive scores above every negative; `hardness`, the cosine of the hardest negative;
+`masked_share`, cells left out of the denominator; and the objective's own metrics."""
+
+
 @dataclass(frozen=True)
 class LossSettings:
     """What the loss depends on beside the batch."""
 
-    temperature: float
-    duplicates: Duplicates = "ignore"
-    margin: float | None = None
+    objective: Objective
+    relation: Relation = field(default_factory=Relation)
     block: int = BLOCK
     sequence_dropout: float = 0.0
     ring: bool = False
     """Documents pass from device to device instead of being gathered."""
 
-
-class Metrics(NamedTuple):
-    """Means over the queries of the global batch."""
-
-    loss: Float[Array, ""]
-    accuracy: Float[Array, ""]
-    """Queries whose positive scores above every negative."""
-    hardness: Float[Array, ""]
-    """Cosine of the hardest negative."""
-    masked_share: Float[Array, ""]
-    """Cells left out of the denominator."""
+    @property
+    def needs_surrogate(self) -> bool:
+        """Whether surrogate vectors are needed."""
+        return self.relation.margin is not None or self.objective.needs_surrogate
 
 
 class State(NamedTuple):
@@ -174,7 +177,7 @@ def train_step(
         metrics, gradients = differentiate(state.params, batch, key)
         updates, inner = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
-        values = metrics._asdict() | {"gradient_norm": optax.tree.norm(gradients)}
+        values = metrics | {"gradient_norm": optax.tree.norm(gradients)}
         return State(params, inner, state.step + 1), values
 
     shapes = State(params, jax.eval_shape(optimizer.init, params), jnp.int32(0))
@@ -210,21 +213,15 @@ def _local_loss(
         encode = _one_stage(model)  # type: ignore[arg-type]
     vectors = encode_cached(encode, batch.texts, kept.texts)
     queries, documents = vectors[batch.query_at], vectors[batch.document_at]
-    columns, loss = batch.document_columns, info_nce
-    if settings.ring:
-        loss = functools.partial(ring_info_nce, axes=AXES)
-    else:
-        gather = lambda x: jax.lax.all_gather(x, AXES, tiled=True)  # noqa: E731
-        documents, columns = jax.tree.map(gather, (documents, columns))
-    terms = loss(
+    terms = (ring_terms if settings.ring else batch_terms)(
+        settings.objective,
+        settings.relation,
         queries,
         documents,
         batch.query_rows,
-        columns,
-        temperature=settings.temperature,
-        duplicates=settings.duplicates,
-        margin=settings.margin,
+        batch.document_columns,
         block=settings.block,
+        axes=AXES,
     )
     devices = jax.lax.axis_size(AXES)
     return _means(terms, batch.document_at.shape[0] * devices, devices)
@@ -312,10 +309,11 @@ def _means(
     """Shares of the means over the global batch: they sum to the means."""
     share = 1 / (terms.loss.shape[0] * devices)
     loss = terms.loss.sum() * share
-    metrics = Metrics(
-        jax.lax.stop_gradient(loss),
-        terms.correct.sum() * share,
-        terms.hardest.sum() * share,
-        terms.masked.sum() * (share / columns),
-    )
+    metrics = {
+        "loss": jax.lax.stop_gradient(loss),
+        "accuracy": terms.correct.sum() * share,
+        "hardness": terms.hardest.sum() * share,
+        "masked_share": terms.masked.sum() * (share / columns),
+        **{name: values.sum() * share for name, values in terms.metrics.items()},
+    }
     return loss, jax.tree.map(lambda x: x.astype(jnp.float32), metrics)

@@ -20,6 +20,7 @@ from cdejax.embedding.program import Program
 from cdejax.models import Bert, BertConfig, BiEncoder
 from cdejax.runtime.platforms import has_tpu, usual_dtype
 from cdejax.training.memory import activation_bytes, chunk_tokens, device_bytes
+from cdejax.training.objectives import InfoNCE
 from cdejax.training.sharding import EVERYWHERE, ROWS, make_mesh, shardings_of
 from cdejax.training.step import LossSettings, State, train_step
 from tests.training.toy import VOCABULARY, make_batches, world
@@ -107,7 +108,7 @@ def test_a_training_step_for_tpus_is_lowered_on_a_cpu(name, count, fsdp):
         lambda x: shape(x, rows), batch._replace(context_order=None)
     )._replace(context_order=order)
     state = jax.tree.map(shape, state, shardings_of(state, mesh))
-    step = train_step(graph, mesh, LossSettings(0.1), optimizer, params)
+    step = train_step(graph, mesh, LossSettings(InfoNCE(0.1)), optimizer, params)
     text = step.lower(state, batch, shape(jax.random.key(0), every)).as_text()
     assert text.count("tpu_custom_call") >= 3  # forward, and two of the backward pass
     assert "bf16" in text

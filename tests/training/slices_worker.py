@@ -18,6 +18,8 @@ from cdejax.runtime import mesh as meshes
 from cdejax.runtime import processes
 from cdejax.runtime.global_arrays import replicate, whole_arrays
 from cdejax.training.loop import local_indices
+from cdejax.training.objectives import InfoNCE
+from cdejax.training.relation import Relation
 from cdejax.training.sharding import make_mesh
 from cdejax.training.start import first_state
 from cdejax.training.step import LossSettings, put_batch, train_step
@@ -36,7 +38,7 @@ def train(mesh: Mesh) -> tuple[list[dict[str, float]], Any]:
     graph, params = make_model("contextual", context=8)
     maker = make_batches(world(), devices=DEVICES, tokens=130, context=8)
     optimizer = optax.adamw(1e-2)
-    settings = LossSettings(temperature=0.1, margin=0.5, sequence_dropout=0.3)
+    settings = LossSettings(InfoNCE(0.1), Relation(margin=0.5), sequence_dropout=0.3)
     step = train_step(graph, mesh, settings, optimizer, params)
     state, key = first_state(optimizer, params, mesh), jax.random.key(7)
     found = []

@@ -1,6 +1,7 @@
 """Which documents are positives, ignored or negatives, by the list of pairs."""
 
 import collections
+import functools
 import json
 import tempfile
 from pathlib import Path
@@ -18,11 +19,10 @@ from cdejax.data.pairs import Pairs, build_pairs
 from cdejax.data.ragged import Ragged
 from cdejax.training.batch import BatchSettings
 from cdejax.training.batch_maker import BatchMaker
-from cdejax.training.loss import info_nce
-from cdejax.training.relation import relate
-from cdejax.training.ring import ring_info_nce
+from cdejax.training.objectives import InfoNCE, batch_terms, ring_terms
+from cdejax.training.relation import Relation
 from cdejax.training.sharding import ROWS, make_mesh
-from cdejax.training.step import AXES, LossSettings
+from cdejax.training.step import AXES
 from tests.training.oracle import (
     ABSENT,
     IGNORED,
@@ -88,7 +88,7 @@ def texts_in(maker: BatchMaker, batch: Any) -> tuple[list[str], list[Column]]:
 
 def ours(batch: Any, duplicates: Any) -> np.ndarray:
     """The relation of a batch in the oracle's words."""
-    cells = relate(batch.query_rows, batch.document_columns, duplicates=duplicates)
+    cells = Relation(duplicates).cells(batch.query_rows, batch.document_columns)
     out = np.full(np.shape(cells.own), NEGATIVE, object)
     out[np.asarray(cells.outside)] = ABSENT
     out[np.asarray(cells.ignored)] = IGNORED
@@ -202,7 +202,7 @@ def test_a_document_that_is_the_querys_text_is_ignored(tmp_path, as_negative):
 def test_the_toy_world_holds_every_kind_of_cell():
     """What the whole step is tested on: answers that the batch itself does not tell."""
     maker = make_batches(world(negatives=2), negatives=2)
-    how = LossSettings(temperature=1.0, duplicates="ignore")
+    how = Relation()
     rows, pairs = maker.sampler.rows(1), maker.pairs
     cells = plain_relation(maker, 1, how)
     queries = [pairs.queries[i] for i in rows.query]
@@ -228,17 +228,15 @@ def test_the_toy_world_holds_every_kind_of_cell():
 def test_loss_is_that_of_the_pair_list(duplicates, devices, ring, block):
     """In blocks, on one device and on eight, gathered and passed on."""
     maker = make_batches(world(negatives=2), devices=devices, negatives=2)
-    batch, how = maker.step(1), LossSettings(0.1, duplicates=duplicates)
+    batch, how = maker.step(1), Relation(duplicates)
     rng = np.random.default_rng(0)
     q, d = (rng.normal(size=(n, 8)).astype(np.float32) for n in (16, 48))
-    options: Any = {"temperature": 0.1, "duplicates": duplicates, "block": block}
+    terms = functools.partial(
+        ring_terms if ring else batch_terms, InfoNCE(0.1), how, axes=AXES, block=block
+    )
 
     def local(q, d, rows, columns):
-        if ring:
-            return ring_info_nce(q, d, rows, columns, axes=AXES, **options).loss
-        gather = lambda x: jax.lax.all_gather(x, AXES, tiled=True)  # noqa: E731
-        d, columns = jax.tree.map(gather, (d, columns))
-        return info_nce(q, d, rows, columns, **options).loss
+        return terms(q, d, rows, columns).loss
 
     mesh = make_mesh(jax.devices()[:devices])
     run = jax.shard_map(local, mesh=mesh, in_specs=ROWS, out_specs=ROWS)
@@ -247,5 +245,5 @@ def test_loss_is_that_of_the_pair_list(duplicates, devices, ring, block):
     deals = maker.sharding.shard(maker.sampler.rows(1))[:2]
     row, column = (np.concatenate(deal) for deal in deals)
     cells = plain_relation(maker, 1, how)[row][:, column]
-    expected = mean_loss(q, d, cells, how.temperature)
+    expected = mean_loss(q, d, cells, 0.1)
     np.testing.assert_allclose(np.mean(found), expected, rtol=1e-5)

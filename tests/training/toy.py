@@ -175,12 +175,12 @@ def plain_loss(graphdef, params, maker, step, key, settings):
     return mean_loss(
         embed(tokens.queries, rows.query, 0),
         embed(tokens.documents, rows.document, 1),
-        plain_relation(maker, step, settings),
-        settings.temperature,
+        plain_relation(maker, step, settings.relation),
+        settings.objective.temperature,
     )
 
 
-def plain_relation(maker, step, settings):
+def plain_relation(maker, step, how):
     """The cells of a step, from its texts and from all pairs that were read."""
     rows, pairs, vectors = maker.sampler.rows(step), maker.pairs, maker.vectors
     scores = vectors.queries[rows.query] @ vectors.documents[rows.document].T
@@ -195,9 +195,9 @@ def plain_relation(maker, step, settings):
         queries,
         columns,
         pairs.read,
-        duplicates=settings.duplicates,
+        duplicates=how.duplicates,
         score=lambda i, j: scores[i, j],
-        margin=settings.margin,
+        margin=how.margin,
     )
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cdejax.config import TrainingConfig
-from cdejax.training.loss import BLOCK, info_nce
-from cdejax.training.relation import DocumentColumns, QueryRows, relate
+from cdejax.training.objectives import BLOCK, info_nce
+from cdejax.training.relation import DocumentColumns, QueryRows, Relation
 
 T = 0.05
 
@@ -140,7 +140,7 @@ def test_ties_are_masked_and_the_positive_never_is():
     same[:] = same[0]
     queries = queries._replace(positive_teacher=same, known=np.full((8, 1), -1))
     documents = documents._replace(teacher=same)
-    cells = relate(queries, documents, margin=0.0)
+    cells = Relation(margin=0.0).cells(queries, documents)
     assert not np.any(cells.ignored & cells.own)
     assert np.all(cells.ignored | cells.own)
     terms = info_nce(q, d, queries, documents, temperature=T, margin=0.0)
