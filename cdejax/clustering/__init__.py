@@ -1,0 +1,13 @@
+"""Surrogate vectors, clusters and the batch plan made from them.
+
+- `vectors.vectors_stage`: surrogate vectors of all queries and documents.
+- `vectors.Vectors`: surrogate vectors of an artefact.
+- `tfidf.fit_tfidf`: TF-IDF with truncated SVD.
+- `kmeans.clusters_stage`: spherical k-means within each domain.
+- `kmeans.Clusters`: the clusters of an artefact.
+- `plan.plan_stage`: packs clusters into batches.
+- `plan.Plan`: which pairs form which step.
+- `packing.pack_epoch`: packs the clusters of an epoch into batches.
+- `hardness.hardness_report`: measures how hard the batches of a plan are.
+- `hardness_plot.draw`: plots these measurements.
+"""

@@ -1,4 +1,26 @@
-"""Encoders, the biencoder and the contextual encoder, in Flax NNX."""
+"""Encoders, the biencoder and the contextual encoder, in Flax NNX.
+
+- `from_pretrained`: loads a model from a Hugging Face folder.
+- `BiEncoder`: one encoder with pooling and a head, for queries and documents.
+- `ContextualEncoder`: the two-stage encoder of Contextual Document Embeddings.
+- `ContextualConfig`: sizes of a contextual encoder.
+- `BakedEncoder`: a contextual encoder with a context baked in.
+- `Encoder`: base class of the token encoders.
+- `Bert`, `BertConfig`: BERT.
+- `DistilBert`, `DistilBertConfig`: DistilBERT.
+- `ModernBert`, `ModernBertConfig`: ModernBERT.
+- `MPNet`, `MPNetConfig`: MPNet.
+- `NomicBert`, `NomicBertConfig`: nomic-bert.
+- `Qwen3`, `Qwen3Config`: Qwen3, with causal attention.
+- `Roberta`, `RobertaConfig`: RoBERTa and XLM-RoBERTa.
+- `T5`, `T5Config`: the encoder of T5.
+- `make_encoder`: makes an encoder with random weights from a `config.json`.
+- `config_dict`: the `config.json` of a model.
+- `to_state_dict`: a model's weights under PyTorch's names.
+- `load_state_dict`: loads weights with PyTorch's names into a model.
+- `parameter_count`: number of a model's parameters.
+- `context.Context`: context vectors of a contextual encoder.
+"""
 
 from cdejax.models.baked import BakedEncoder as BakedEncoder
 from cdejax.models.biencoder import BiEncoder as BiEncoder
