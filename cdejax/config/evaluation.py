@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from cdejax.config.checks import check_at_least, check_share
+from cdejax.config.checks import check_at_least, check_given, check_share
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,14 @@ class EvaluationConfig:
     """contextual: which contexts to evaluate with."""
     batch_size: int = 128
     """Texts encoded at once on a device."""
+    measures: tuple[str, ...] = ("nDCG@10", "R@100", "RR@10", "AP")
+    """Measures of the rankings, as SYMBOL or SYMBOL@CUTOFF; the first one is charted
+    and given with intervals."""
     bootstrap: int = 2000
     """Number of resamples for the 95 % paired-bootstrap intervals."""
 
     def __post_init__(self) -> None:
+        check_given(self, "at least one", "measures")
         check_at_least(self, 1, "batch_size")
         check_at_least(self, 2, "bootstrap")
         if self.validation_fraction is not None:

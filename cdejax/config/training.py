@@ -27,6 +27,9 @@ class TrainingConfig:
     vector)."""
     clip_norm: float = 1.0
     """Maximum global gradient norm; larger gradients are scaled down to it."""
+    objective: Literal["info_nce"] = "info_nce"
+    """What is minimised: `info_nce`, the softmax cross-entropy of the positives over
+    in-batch and hard negatives."""
     temperature: float = 0.02
     """Temperature of the softmax: logits are cosines divided by it."""
     duplicates: Literal["ignore", "positive"] = "ignore"
@@ -58,6 +61,8 @@ class TrainingConfig:
     fit on one (1: every device gathers all of them for a step)."""
     eval_every: int = 0
     """Steps between evaluations on the held-out pairs (0: only at the end)."""
+    select_by: str = "nDCG@10"
+    """Measure on the held-out pairs by which the best checkpoint is selected."""
     checkpoint_every: int = 500
     """Steps between checkpoints (one is always written at the end)."""
     checkpoint_minutes: float | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cdejax.config import Config
 from cdejax.recipe.scores import known_results
 from cdejax.recipe.stages import ONLY, Stages
-from cdejax.retrieval.measures import PRIMARY, measure_of
+from cdejax.retrieval.measures import measure_of
 from cdejax.storage.artifacts import jsonable, read_manifest
 
 if TYPE_CHECKING:
@@ -52,14 +52,15 @@ def describe_variant(name: str, config: Config) -> dict[str, Any]:
 
 def _scores(results: Sequence[Result], config: Config) -> dict[str, str]:
     """Means by collection (and context, if several), the primary with its interval."""
-    scores, main = {}, measure_of(PRIMARY).label
+    scores = {}
     for result in results:
         which = f"{result.collection}: {result.system}, {len(result.query_ids)} queries"
         means = {
             measure_of(name).label: f"{float(x.mean()):.4f}"
             for name, x in result.scores.items()
         }
-        found = result.interval(PRIMARY, config.evaluation.bootstrap, config.seed)
-        means[main] += f" [{found.low:.4f}, {found.high:.4f}]"
+        main = result.primary
+        found = result.interval(main, config.evaluation.bootstrap, config.seed)
+        means[measure_of(main).label] += f" [{found.low:.4f}, {found.high:.4f}]"
         scores[which] = ", ".join(f"{name} {mean}" for name, mean in means.items())
     return scores

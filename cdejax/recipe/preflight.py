@@ -15,7 +15,9 @@ from cdejax.data.tokens import check_prefixes
 from cdejax.folders.paths import resolve_folder
 from cdejax.models import from_pretrained
 from cdejax.models.pretrained.settings import read_settings, transformer_folder
+from cdejax.retrieval.measures import measure_of
 from cdejax.training.batch_maker import check_context_size
+from cdejax.training.objectives.registry import OBJECTIVES
 from cdejax.training.optimizer import learning_rate
 from cdejax.training.start import init_folder, is_export
 
@@ -36,6 +38,17 @@ def check_inputs(config: Config) -> None:
             path = Path(getattr(config.vectors, side))
             load_npy(path, f"vectors.{side}: {path}")
     planner_of(config.plan).check()
+    check_measures(config)
+
+
+def check_measures(config: Config) -> None:
+    """Looks up the measures that a recipe names; ValueError if there is no such one."""
+    named = [("evaluation.measures", name) for name in config.evaluation.measures]
+    for setting, name in [*named, ("training.select_by", config.training.select_by)]:
+        try:
+            measure_of(name)
+        except ValueError as error:
+            raise ValueError(f"{setting}: {error}") from None
 
 
 def check_sources(config: Config) -> None:
@@ -54,7 +67,7 @@ def check_models(config: Config) -> None:
     Raises:
       ValueError: a folder is not there, or holds no model that can be loaded; or a
         batch is smaller than the context that a contextual encoder is trained with, or
-        has no negatives.
+        has no negatives; or the objective needs hard negatives and gets none.
     """
     if config.model.kind == "contextual":
         check_context_size(config.model.context_size, config.plan.batch_size)
@@ -62,6 +75,12 @@ def check_models(config: Config) -> None:
         raise ValueError(
             "plan.batch_size is 1 and training.negatives_per_query 0, so no query has "
             "a negative and nothing would be learned; raise one of them"
+        )
+    kind = OBJECTIVES[config.training.objective]
+    if kind.needs_hard_negatives and not config.training.negatives_per_query:
+        raise ValueError(
+            f"training.objective: {config.training.objective} needs hard negatives; "
+            "set training.negatives_per_query to 1 or more"
         )
     _check_model(config.model.encoder, "model.encoder")
     if config.vectors.method == "encoder":

@@ -15,6 +15,7 @@ from cdejax.clustering.plans.registry import planner_of
 from cdejax.config import Config
 from cdejax.data.pairs import Pairs
 from cdejax.data.prompts import tokens_of
+from cdejax.recipe.preflight import check_measures
 from cdejax.recipe.stages import Stages, root_of, variants_of
 from cdejax.recipe.variant import make_embedder, trained_folder, trained_model
 from cdejax.retrieval.collections import (
@@ -24,7 +25,6 @@ from cdejax.retrieval.collections import (
     validation_rows,
 )
 from cdejax.retrieval.evaluate import evaluate_all, evaluate_bm25
-from cdejax.retrieval.measures import PRIMARY
 from cdejax.retrieval.report import FILES, read_results, table, write_report
 from cdejax.storage import artifacts, durable
 from cdejax.training.start import BEST, build_model, run_files, start_files
@@ -50,7 +50,8 @@ class System:
     def spec(self) -> dict[str, Any]:
         """What its figures depend on, beside the collections."""
         config = self.config
-        spec = {"system": self.name, "seed": config.seed}
+        measures = config.evaluation.measures
+        spec = {"system": self.name, "seed": config.seed, "measures": measures}
         if self.kind == "bm25":
             return spec
         spec |= {"model": config.model, "tokens": tokens_of(config)}
@@ -123,6 +124,7 @@ def known_results(config: Config, variant: str) -> list[Result]:
 
 def evaluate(config: Config) -> RenderableType:
     """Evaluates every variant, its start and BM25; the figures and where they are."""
+    check_measures(config)
     folders = list(evaluate_recipe(config))
     results = _in_order(folders)
     shown = table(results, **_compared(config, results))
@@ -168,7 +170,7 @@ def _evaluate(
     results = list(_results(system, collections))
     write_report(results, folder, resamples=system.config.evaluation.bootstrap)
     return {
-        f"{result.system}, {result.collection}": result.scores[PRIMARY].mean()
+        f"{result.system}, {result.collection}": result.scores[result.primary].mean()
         for result in results
     }
 
@@ -182,6 +184,7 @@ def _results(system: System, collections: Mapping[str, Collection]) -> Iterator[
                 system=system.name,
                 name=name,
                 ignore_identical_ids=config.evaluation.ignore_identical_ids,
+                measures=config.evaluation.measures,
             )
         return
     start = system.kind == "start"

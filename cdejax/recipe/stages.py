@@ -28,6 +28,7 @@ from cdejax.folders.paths import resolve_folder
 from cdejax.recipe.preflight import check_pairs
 from cdejax.runtime.processes import in_step, main_first
 from cdejax.storage import artifacts
+from cdejax.training.loop import loss_settings
 from cdejax.training.run_folder import Inputs
 
 ONLY = "model"
@@ -131,8 +132,8 @@ class Stages:
         return ways[need]()
 
     def needs_vectors(self) -> bool:
-        """Whether training masks false negatives."""
-        return self.config.training.false_negative_margin is not None
+        """Whether the false-negative mask or the objective needs a surrogate."""
+        return loss_settings(self.config).needs_surrogate
 
     def _needs(self) -> set[Need]:
         """What the plan and training depend on, beside pairs and tokens."""

@@ -16,7 +16,6 @@ from cdejax.folders.paths import resolve_folder
 from cdejax.recipe.stages import Stages, root_of
 from cdejax.retrieval.collections import FEW, heldout_collection, validation_collection
 from cdejax.retrieval.evaluate import evaluate_embedder
-from cdejax.retrieval.measures import PRIMARY
 from cdejax.runtime.compilation import keep_compiled
 from cdejax.runtime.processes import is_main
 from cdejax.training import loop
@@ -36,7 +35,7 @@ def train_variant(name: str, config: Config) -> Path:
 
 
 def heldout_score(config: Config, pairs: Pairs) -> Callable[[Any], float] | None:
-    """A model to its primary measure on held-out pairs; None where nothing is held out.
+    """Gives a model its `training.select_by` on held-out pairs; None if there are none.
 
     They are those that checkpoints are chosen on, or all if nothing is to be chosen.
     The function holds no weights of its own, and none between two calls.
@@ -56,6 +55,8 @@ def heldout_score(config: Config, pairs: Pairs) -> Callable[[Any], float] | None
             len(collection.queries),
         )
 
+    measure = config.training.select_by
+
     def score(model: Any) -> float:
         result = evaluate_embedder(
             make_embedder(config, model, "model"),
@@ -63,9 +64,9 @@ def heldout_score(config: Config, pairs: Pairs) -> Callable[[Any], float] | None
             seed=config.seed,
             batch_size=config.evaluation.batch_size,
             ignore_identical_ids=config.evaluation.ignore_identical_ids,
-            measures=[PRIMARY],
+            measures=[measure],
         )
-        return float(result.scores[PRIMARY].mean())
+        return float(result.scores[measure].mean())
 
     return score
 

@@ -41,6 +41,11 @@ class Result:
     `unknown_ids` the judgments that the collection lost since they name no text.
     """
 
+    @property
+    def primary(self) -> str:
+        """The measure that stands for the result: the first one."""
+        return next(iter(self.scores))
+
     def interval(self, measure: str, resamples: int = 2000, seed: int = 0) -> Interval:
         """The mean of a measure with its 95 % bootstrap interval."""
         return interval(self.scores[measure], resamples, seed)
@@ -168,6 +173,7 @@ def evaluate_all(
                 collections[name],
                 name=name,
                 ignore_identical_ids=config.ignore_identical_ids,
+                measures=config.measures,
             )
         for kind in kinds:
             yield evaluate_embedder(
@@ -181,6 +187,7 @@ def evaluate_all(
                 batch_size=config.batch_size,
                 show_progress=show_progress,
                 ignore_identical_ids=config.ignore_identical_ids,
+                measures=config.measures,
             )
 
 

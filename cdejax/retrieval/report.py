@@ -11,7 +11,7 @@ import numpy as np
 from cdejax.folders.paths import local_output
 from cdejax.retrieval.bootstrap import Interval, paired
 from cdejax.retrieval.evaluate import Result
-from cdejax.retrieval.measures import PRIMARY, measure_of
+from cdejax.retrieval.measures import DEFAULT, measure_of
 from cdejax.storage.artifacts import read_json, write_json
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def write_report(
     folder: str | Path,
     *,
     baseline: str | None = None,
-    measure: str = PRIMARY,
+    measure: str | None = None,
     resamples: int = 2000,
     seed: int = 0,
 ) -> dict[str, Path]:
@@ -40,7 +40,7 @@ def write_report(
       results: systems on collections.
       folder: where to write.
       baseline: system that the others are compared with (default: none).
-      measure: what the chart shows.
+      measure: what the chart shows (default: the first of the results).
       resamples: of the bootstrap.
       seed: of the bootstrap.
     """
@@ -69,7 +69,7 @@ def read_results(folder: str | Path) -> list[Result]:
 def difference(
     ours: Result,
     theirs: Result,
-    measure: str = PRIMARY,
+    measure: str | None = None,
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
@@ -83,6 +83,7 @@ def difference(
             f"{ours.system!r} on {ours.collection!r} and {theirs.system!r} on "
             f"{theirs.collection!r}: differences need the same queries"
         )
+    measure = measure or ours.primary
     scores = ours.scores[measure], theirs.scores[measure]
     return paired(*scores, resamples=resamples, seed=seed)
 
@@ -130,7 +131,7 @@ def table(
     results: Sequence[Result],
     *,
     baseline: str | None = None,
-    measure: str = PRIMARY,
+    measure: str | None = None,
     resamples: int = 2000,
     seed: int = 0,
 ) -> Table:
@@ -139,6 +140,7 @@ def table(
     from rich.markup import escape
     from rich.table import Table
 
+    measure = measure or (results[0].primary if results else DEFAULT[0])
     rows = summary(results, baseline=baseline, resamples=resamples, seed=seed)
     others = [name for name in results[0].scores if name != measure] if results else []
     change = "gain" if measure_of(measure).higher_is_better else "change"
@@ -185,13 +187,14 @@ def write_chart(
     results: Sequence[Result],
     path: str | Path,
     *,
-    measure: str = PRIMARY,
+    measure: str | None = None,
     resamples: int = 2000,
     seed: int = 0,
 ) -> None:
     """Bars with 95 % intervals, systems side by side for every collection (PNG)."""
     from matplotlib.figure import Figure
 
+    measure = measure or results[0].primary
     collections = list(dict.fromkeys(r.collection for r in results))
     systems = list(dict.fromkeys(r.system for r in results))
     count = len(collections) * (len(systems) + 1)

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 
 from cdejax.config import Config
 from cdejax.data.loader import batches
-from cdejax.retrieval.measures import PRIMARY, measure_of
+from cdejax.retrieval.measures import measure_of
 from cdejax.runtime.compilation import Compilations
 from cdejax.runtime.global_arrays import replicate, whole_arrays
 from cdejax.runtime.platforms import has_cpu
@@ -33,7 +33,7 @@ from cdejax.training.best_checkpoint import BestCheckpoint
 from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.metrics import MetricsLog
-from cdejax.training.objectives import InfoNCE
+from cdejax.training.objectives.registry import objective_of
 from cdejax.training.optimizer import learning_rate, make_optimizer
 from cdejax.training.relation import Relation
 from cdejax.training.run_folder import Inputs, check_run, claim_run
@@ -144,7 +144,7 @@ def loss_settings(config: Config) -> LossSettings:
     """What the loss depends on, from a recipe."""
     training = config.training
     return LossSettings(
-        InfoNCE(training.temperature),
+        objective_of(training),
         Relation(training.duplicates, training.false_negative_margin),
         block=training.loss_block,
         sequence_dropout=config.model.sequence_dropout,
@@ -327,9 +327,9 @@ class _Run:
         """Scores the parameters, and keeps them if they are the best so far."""
         if self.evaluate is not None:
             score = self._score(self.evaluate)
-            primary = measure_of(PRIMARY)
-            self.log.add(done, {f"heldout_{primary.name.lower()}": score})
-            self.best.offer(done, primary.as_gain(score), self.state.params)
+            measure = measure_of(self.config.training.select_by)
+            self.log.add(done, {f"heldout_{measure.name.lower()}": score})
+            self.best.offer(done, measure.as_gain(score), self.state.params)
 
     def _score(self, evaluate: Evaluate) -> float:
         """The score that process 0 gives the model, the same on all processes.

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdejax.config import Config
+from cdejax.config import Config, TrainingConfig
 from cdejax.storage.artifacts import (
     RUN,
     VERSIONS,
@@ -82,7 +82,7 @@ def check_run(folder: str | Path, config: Config, inputs: Inputs) -> None:
     if not path.is_file():
         raise ValueError(f"{folder}: not trained; run `cdejax train` first")
     check_version(folder)
-    found = read_json(path).get("recipe")
+    found = _with_defaults(read_json(path).get("recipe"))
     if changed := sorted(_differences(found, _recipe(config, inputs))):
         raise ValueError(
             f"{folder}: holds a run of another recipe or of other data (differs in "
@@ -132,14 +132,28 @@ def check_trained(folder: str | Path, config: Config, inputs: Inputs) -> None:
 
 def _recipe(config: Config, inputs: Inputs) -> dict[str, Any]:
     """Everything that decides a run's parameters."""
-    training = jsonable(config.training)
-    for name in _LOOKING:
-        del training[name]
+    training = _deciding(config.training)
     recipe = {"model": jsonable(config.model), "training": training}
     recipe |= {"seed": config.seed, "files": start_files(config)}
     if config.validation_share:
         recipe["evaluation.validation_fraction"] = config.validation_share
     return recipe | {"artefacts": inputs.fingerprints}
+
+
+def _with_defaults(recipe: Any) -> Any:
+    """A recorded recipe; settings that its version did not know are at their default.
+
+    They came later, and what they choose was not to be chosen then.
+    """
+    if not isinstance(recipe, dict) or not isinstance(recipe.get("training"), dict):
+        return recipe
+    return recipe | {"training": _deciding(TrainingConfig()) | recipe["training"]}
+
+
+def _deciding(training: TrainingConfig) -> dict[str, Any]:
+    """The settings that decide a run's parameters."""
+    settings = jsonable(training)
+    return {name: x for name, x in settings.items() if name not in _LOOKING}
 
 
 def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:

@@ -51,6 +51,22 @@ def test_a_folder_without_a_checkpoint_is_free(config, tmp_path):
         run_folder.claim_run(run, mistaken, INPUTS)
 
 
+def test_a_run_begun_before_a_setting_existed_resumes_at_its_default(config, tmp_path):
+    run = tmp_path / "run"
+    (run / run_folder.CHECKPOINTS / "2").mkdir(parents=True)
+    training = run_folder._recipe(config, INPUTS)["training"]
+    for name in ("objective", "select_by"):
+        del training[name]
+    held = run_folder._recipe(config, INPUTS) | {"training": training}
+    version = run_folder.VERSIONS["training"]
+    write_json(run / run_folder.RUN, {"version": version, "recipe": held})
+    run_folder.claim_run(run, config, INPUTS)
+    training = dataclasses.replace(config.training, select_by="AP")
+    other = dataclasses.replace(config, training=training)
+    with pytest.raises(ValueError, match=r"differs in training\.select_by\)"):
+        run_folder.claim_run(run, other, INPUTS)
+
+
 OLD = {
     "model": {
         "kind": "biencoder",

@@ -2,5 +2,4 @@
 
 from cdejax.retrieval.measures.base import Measure as Measure
 from cdejax.retrieval.measures.registry import DEFAULT as DEFAULT
-from cdejax.retrieval.measures.registry import PRIMARY as PRIMARY
 from cdejax.retrieval.measures.registry import measure_of as measure_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from cdejax.config import EvaluationConfig
 from cdejax.retrieval.measures.base import Measure
 from cdejax.retrieval.measures.standard import (
     AVERAGE_PRECISION,
@@ -16,10 +17,8 @@ MEASURES: dict[str, Measure] = {
     found.symbol: found for found in (NDCG, RECALL, RECIPROCAL_RANK, AVERAGE_PRECISION)
 }
 """By symbol; each of them takes a cutoff."""
-DEFAULT = ("nDCG@10", "R@100", "RR@10", "AP")
-"""What an evaluation computes."""
-PRIMARY = "nDCG@10"
-"""What charts show, intervals are given for, and checkpoints are chosen by."""
+DEFAULT = EvaluationConfig().measures
+"""What an evaluation computes unless told otherwise."""
 _NAME = re.compile(r"([^@]+)(?:@([1-9][0-9]*))?")
 
 

@@ -9,9 +9,10 @@ import pytest
 import pytrec_eval
 from rich.console import Console
 
+from cdejax.config import TrainingConfig
 from cdejax.data.beir import Collection
 from cdejax.retrieval.evaluate import Result, evaluate_bm25, evaluate_embedder
-from cdejax.retrieval.measures import DEFAULT, PRIMARY, Measure, measure_of
+from cdejax.retrieval.measures import DEFAULT, Measure, measure_of
 from cdejax.retrieval.measures.registry import MEASURES
 from cdejax.retrieval.report import (
     read_results,
@@ -30,8 +31,8 @@ def test_a_name_says_measure_and_cutoff(name):
     assert found.as_gain(0.25) == 0.25
 
 
-def test_the_primary_measure_is_among_those_that_are_computed():
-    assert PRIMARY in DEFAULT
+def test_checkpoints_are_selected_by_a_measure_that_reports_show():
+    assert TrainingConfig().select_by == DEFAULT[0]
 
 
 @pytest.mark.parametrize(
