@@ -61,7 +61,7 @@ def _grades(
     ids: Int[np.ndarray, "k"], document_ids: Sequence[str], judgments: Mapping[str, int]
 ) -> tuple[Ranked, Relevant]:
     """Grades of a list's documents, and of all that are relevant to its query."""
-    found = [judgments.get(document_ids[i], 0) for i in ids.tolist() if i >= 0]
+    found = [judgments.get(document_ids[int(i)], 0) for i in ids if i >= 0]
     relevant = sorted(
         (grade for grade in judgments.values() if grade > 0), reverse=True
     )

@@ -1,0 +1,27 @@
+"""Which parameters of a run are kept as the best."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cdejax.retrieval.measures import Measure
+from cdejax.retrieval.measures.registry import MEASURES
+from cdejax.training import loop
+
+
+@pytest.mark.parametrize(("higher", "offered"), [(True, 3.0), (False, -3.0)])
+def test_checkpoints_are_chosen_by_the_primary_measure(higher, offered, monkeypatch):
+    made = Measure("Rank", lambda *_: 0.0, higher_is_better=higher)
+    monkeypatch.setitem(MEASURES, "Rank", made)
+    monkeypatch.setattr(loop, "PRIMARY", "Rank@9")
+    seen: list[Any] = []
+    run: Any = SimpleNamespace(
+        evaluate=len,
+        _score=lambda _: 3.0,
+        log=SimpleNamespace(add=lambda step, values: seen.append((step, values))),
+        best=SimpleNamespace(offer=lambda step, score, _: seen.append((step, score))),
+        state=SimpleNamespace(params=None),
+    )
+    loop._Run._evaluate(run, 4)
+    assert seen == [(4, {"heldout_rank@9": 3.0}), (4, offered)]
