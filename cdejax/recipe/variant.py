@@ -16,6 +16,7 @@ from cdejax.folders.paths import resolve_folder
 from cdejax.recipe.stages import Stages, root_of
 from cdejax.retrieval.collections import FEW, heldout_collection, validation_collection
 from cdejax.retrieval.evaluate import evaluate_embedder
+from cdejax.retrieval.measures import measure_of
 from cdejax.runtime.compilation import keep_compiled
 from cdejax.runtime.processes import is_main
 from cdejax.training import loop
@@ -55,7 +56,7 @@ def heldout_score(config: Config, pairs: Pairs) -> Callable[[Any], float] | None
             len(collection.queries),
         )
 
-    measure = config.training.select_by
+    measure = measure_of(config.training.select_by).name
 
     def score(model: Any) -> float:
         result = evaluate_embedder(

@@ -8,10 +8,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from cdejax.retrieval.measures import DEFAULT, measure_of
-from cdejax.retrieval.measures.base import Ranked, Relevant
+from cdejax.retrieval.measures.base import Measure, Ranked, Relevant
 
 Qrels = Mapping[str, Mapping[str, int]]
 """{query id: {document id: grade}}; grades above 0 are relevant."""
+_BLOCK = 512
 
 
 def judged(query_ids: Sequence[str], qrels: Qrels) -> list[int]:
@@ -49,12 +50,62 @@ def per_query(
         bad = next(query for query in query_ids if query not in known)
         raise ValueError(f"query {bad!r} has no relevant document; leave it out")
     chosen = [measure_of(name) for name in measures]
-    out = {one.name: np.zeros(len(query_ids)) for one in chosen}
+    standard = [measure.name for measure in chosen if measure.function is None]
+    found = _by_library(ids, query_ids, document_ids, qrels, standard)
+    for measure in chosen:
+        if measure.function is not None:
+            found[measure.name] = _by_function(
+                measure, ids, query_ids, document_ids, qrels
+            )
+    return {measure.name: found[measure.name] for measure in chosen}
+
+
+def _by_library(
+    ids: Int[np.ndarray, "queries k"],
+    query_ids: Sequence[str],
+    document_ids: Sequence[str],
+    qrels: Qrels,
+    names: Sequence[str],
+) -> dict[str, Float[np.ndarray, "queries"]]:
+    """Measures of ir-measures.
+
+    The lists' order is what counts: ir-measures is given ranks, not scores, since its
+    back ends each break ties in their own way.
+    """
+    import ir_measures
+
+    parsed = [ir_measures.parse_measure(name) for name in names]
+    out = {name: np.zeros(len(query_ids)) for name in names}
+    for start in range(0, len(query_ids), _BLOCK):
+        block = range(start, min(start + _BLOCK, len(query_ids)))
+        run = {query_ids[row]: _ranked(ids[row], document_ids) for row in block}
+        gold = {query_ids[row]: dict(qrels[query_ids[row]]) for row in block}
+        row_of = {query_ids[row]: row for row in block}
+        for metric in ir_measures.iter_calc(parsed, gold, run):
+            out[str(metric.measure)][row_of[metric.query_id]] = metric.value
+    return out
+
+
+def _ranked(ids: Int[np.ndarray, "k"], document_ids: Sequence[str]) -> dict[str, float]:
+    """One list as ir-measures reads it, with minus the rank for a score."""
+    found = [int(i) for i in ids if i >= 0]
+    return {document_ids[i]: -float(rank) for rank, i in enumerate(found)}
+
+
+def _by_function(
+    measure: Measure,
+    ids: Int[np.ndarray, "queries k"],
+    query_ids: Sequence[str],
+    document_ids: Sequence[str],
+    qrels: Qrels,
+) -> Float[np.ndarray, "queries"]:
+    """A measure that ir-measures lacks."""
+    assert measure.function is not None
+    values = np.zeros(len(query_ids))
     for row, query in enumerate(query_ids):
         grades = _grades(ids[row], document_ids, qrels[query])
-        for one in chosen:
-            out[one.name][row] = one(*grades)
-    return out
+        values[row] = measure.function(*grades, measure.cutoff)
+    return values
 
 
 def _grades(

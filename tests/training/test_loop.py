@@ -5,18 +5,21 @@ from typing import Any
 
 import pytest
 
+from cdejax.config import Config, TrainingConfig
 from cdejax.retrieval.measures import Measure
 from cdejax.retrieval.measures.registry import MEASURES
 from cdejax.training import loop
 
 
 @pytest.mark.parametrize(("higher", "offered"), [(True, 3.0), (False, -3.0)])
-def test_checkpoints_are_chosen_by_the_primary_measure(higher, offered, monkeypatch):
+def test_checkpoints_are_chosen_by_the_measure_of_the_recipe(
+    higher, offered, monkeypatch
+):
     made = Measure("Rank", lambda *_: 0.0, higher_is_better=higher)
     monkeypatch.setitem(MEASURES, "Rank", made)
-    monkeypatch.setattr(loop, "PRIMARY", "Rank@9")
     seen: list[Any] = []
     run: Any = SimpleNamespace(
+        config=Config(training=TrainingConfig(select_by="Rank@9")),
         evaluate=len,
         _score=lambda _: 3.0,
         log=SimpleNamespace(add=lambda step, values: seen.append((step, values))),

@@ -20,8 +20,8 @@ class Measure:
 
     symbol: str
     """Its name without a cutoff, as in ir-measures: `nDCG`."""
-    function: Callable[[Ranked, Relevant, int | None], float]
-    """From the grades and the cutoff to the value for one query.
+    function: Callable[[Ranked, Relevant, int | None], float] | None = None
+    """From the grades and the cutoff to the value for one query; None: ir-measures'.
 
     It is given the whole list, and applies the cutoff itself where there is one.
     """
@@ -44,10 +44,6 @@ class Measure:
     def at(self, cutoff: int | None) -> Measure:
         """The same measure with another cutoff."""
         return dataclasses.replace(self, cutoff=cutoff)
-
-    def __call__(self, ranked: Ranked, relevant: Relevant) -> float:
-        """The value for one query."""
-        return self.function(ranked, relevant, self.cutoff)
 
     def as_gain(self, value: float) -> float:
         """The value, negated if lower is better: the best one is the highest."""

@@ -40,11 +40,13 @@ def test_checkpoints_are_selected_by_a_measure_that_reports_show():
     [
         (
             "ndcg@10",
-            "measure 'ndcg@10': no such measure. There are nDCG, R, RR, AP, each",
+            "measure 'ndcg@10': no such measure. Take one of ir-measures",
         ),
         ("nDCG@0", "a cutoff of 1 or more, as in `nDCG@10`"),
         ("nDCG@ten", "measure 'nDCG@ten': no such measure"),
         ("nDCG@", "no such measure"),
+        ("R", "no such measure"),
+        ("alpha_nDCG@10", "no such measure"),
         ("", "no such measure"),
     ],
 )
@@ -68,11 +70,11 @@ def first_hit(ranked, relevant, cutoff):
 def added(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """Two more measures, one of which is better when it is lower."""
     for made in (
-        Measure("Success", success, title="found"),
+        Measure("Found", success, title="found"),
         Measure("First", first_hit, higher_is_better=False),
     ):
         monkeypatch.setitem(MEASURES, made.symbol, made)
-    return ("nDCG@10", "Success@5", "First")
+    return ("nDCG@10", "Found@5", "First")
 
 
 WORDS = ["red", "blue", "green", "grey"]
@@ -92,26 +94,26 @@ def collection() -> Collection:
 def test_a_new_measure_is_among_the_figures(added, collection):
     result = evaluate_bm25(collection, measures=added)
     assert tuple(result.scores) == added
-    assert result.scores["Success@5"].tolist() == [1.0, 1.0, 0.0]
+    assert result.scores["Found@5"].tolist() == [1.0, 1.0, 0.0]
     assert result.scores["First"].tolist() == [1.0, 1.0, 2.0]
-    assert result.interval("Success@5").mean == pytest.approx(2 / 3)
+    assert result.interval("Found@5").mean == pytest.approx(2 / 3)
     run = {"q0": {"d0": 1.0}, "q1": {"d1": 1.0}, "q2": {"d2": 1.0}}
     judge = pytrec_eval.RelevanceEvaluator(collection.qrels, {"success.5"})
     theirs = [found["success_5"] for found in judge.evaluate(run).values()]
-    assert result.scores["Success@5"].tolist() == theirs
+    assert result.scores["Found@5"].tolist() == theirs
 
 
 def test_a_new_measure_is_in_reports_under_its_label(added, collection, tmp_path):
     ours = evaluate_bm25(collection, measures=added)
     other = Result("other", ours.collection, ours.query_ids, ours.scores)
     results = [ours, other]
-    write_report(results, tmp_path, measure="Success@5", resamples=10)
-    assert read_results(tmp_path)[0].scores["Success@5"].tolist() == [1.0, 1.0, 0.0]
+    write_report(results, tmp_path, measure="Found@5", resamples=10)
+    assert read_results(tmp_path)[0].scores["Found@5"].tolist() == [1.0, 1.0, 0.0]
     rows = summary(results, baseline="BM25", resamples=10)
-    assert rows[0]["measures"]["Success@5"]["mean"] == pytest.approx(2 / 3)
-    assert rows[1]["difference"]["Success@5"]["mean"] == 0
+    assert rows[0]["measures"]["Found@5"]["mean"] == pytest.approx(2 / 3)
+    assert rows[1]["difference"]["Found@5"]["mean"] == 0
     console = Console(record=True, width=200, file=io.StringIO())
-    for measure in ("Success@5", "First"):
+    for measure in ("Found@5", "First"):
         console.print(table(results, baseline="BM25", measure=measure, resamples=10))
         write_chart(results, tmp_path / "chart.png", measure=measure, resamples=10)
     text = console.export_text()
@@ -122,10 +124,10 @@ def test_a_new_measure_is_in_reports_under_its_label(added, collection, tmp_path
 
 def test_unknown_measures_are_refused_before_any_work(collection):
     embedder: Any = SimpleNamespace(similarity_fn_name="cosine")
-    with pytest.raises(ValueError, match="measure 'Success@5': no such measure"):
-        evaluate_embedder(embedder, collection, measures=["Success@5"])
+    with pytest.raises(ValueError, match="measure 'Found@5': no such measure"):
+        evaluate_embedder(embedder, collection, measures=["Found@5"])
 
 
 def test_the_best_value_is_the_highest_gain(added):
     assert max([3.0, 1.0, 2.0], key=measure_of("First").as_gain) == 1.0
-    assert max([0.1, 0.3, 0.2], key=measure_of("Success@5").as_gain) == 0.3
+    assert max([0.1, 0.3, 0.2], key=measure_of("Found@5").as_gain) == 0.3
