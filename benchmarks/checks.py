@@ -11,8 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cdejax.storage.artifacts import explain
-
 _MOST = 2**31 - 1
 """Seeds and sizes are 32-bit numbers in JAX."""
 
@@ -100,6 +98,6 @@ def told_of(option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        refuse(f"{option} {explain(error)}")
+        refuse(f"{option} {explain_os_error(error)}")
     except ValueError as error:
         refuse(f"{option} {error}")

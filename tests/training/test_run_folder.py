@@ -34,7 +34,9 @@ def config(tmp_path, minilm, monkeypatch):
 def test_how_to_compute_is_no_part_of_what_a_run_is(config, changes, same):
     training = dataclasses.replace(config.training, **changes)
     other = dataclasses.replace(config, training=training)
-    found = [fingerprint(run_folder._recipe(c, INPUTS)) for c in (config, other)]
+    found = [
+        fingerprint(run_folder._decisive_settings(c, INPUTS)) for c in (config, other)
+    ]
     assert (found[0] == found[1]) is same
 
 
