@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
+from cdejax.storage.artifacts import explain_os_error
+
 _MOST = 2**31 - 1
 """Seeds and sizes are 32-bit numbers in JAX."""
 

@@ -13,6 +13,7 @@ from cdejax.folders.marker import MARKER, read_marker
 from cdejax.folders.paths import local_output
 from cdejax.storage import digests, durable
 from cdejax.storage.artifacts import (
+    explain_os_error,
     fingerprint,
     hash_files,
     write_json,
