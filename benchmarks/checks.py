@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cdejax.storage.artifacts import explain
+from cdejax.storage.artifacts import explain_os_error
 
 _MOST = 2**31 - 1
 """Seeds and sizes are 32-bit numbers in JAX."""
@@ -100,6 +100,6 @@ def told_of(option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        refuse(f"{option} {explain(error)}")
+        refuse(f"{option} {explain_os_error(error)}")
     except ValueError as error:
         refuse(f"{option} {error}")

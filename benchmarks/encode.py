@@ -35,7 +35,7 @@ from cdejax.embedding import load as load_module
 from cdejax.embedding.embedder import Embedder
 from cdejax.embedding.load import load
 from cdejax.embedding.prompt_tokenizer import PromptTokenizer
-from cdejax.embedding.widths import widths
+from cdejax.embedding.widths import padded_widths
 from cdejax.folders.paths import resolve_folder
 from cdejax.models import Bert, BertConfig, BiEncoder
 from cdejax.runtime import streaming
@@ -189,7 +189,7 @@ def shapes(embedder: Embedder, texts: list[str]) -> dict[str, Any]:
     lengths = np.array([len(row) for row in rows])
     cpu = platform(local_mesh()) == "cpu"
     fine = len(texts) >= (block_encoder.FINE_ON_CPU if cpu else block_encoder.FINE)
-    grid = widths(embedder.max_length, fine)
+    grid = padded_widths(embedder.max_length, fine)
     padded = grid[np.searchsorted(grid, lengths)]
     return {
         "tokens_mean": float(lengths.mean()),

@@ -16,7 +16,7 @@ from cdejax.models import (
     NomicBertConfig,
 )
 from cdejax.runtime.mesh import local_mesh
-from cdejax.runtime.platforms import usual_dtype
+from cdejax.runtime.platforms import default_dtype
 
 Kind = Literal["biencoder", "contextual", "large"]
 Model = BiEncoder | ContextualEncoder
@@ -43,7 +43,7 @@ def build(kind: Kind, *, context: int, toy: bool, seed: int = 0) -> Model:
     Activations are bfloat16 on an accelerator.
     """
     sizes = _TOY if toy else _LARGE if kind == "large" else {}
-    rngs, dtype = nnx.Rngs(seed), usual_dtype(local_mesh())
+    rngs, dtype = nnx.Rngs(seed), default_dtype(local_mesh())
     if kind != "contextual":
         return BiEncoder(Bert(BertConfig(**sizes), rngs, dtype))
     config = NomicBertConfig(**sizes)

@@ -24,7 +24,7 @@ from scaling import PER_DEVICE, scale
 from sharing import share
 from texts import SHORTEST
 
-from cdejax.runtime.compilation import keep_compiled
+from cdejax.runtime.compilation import enable_compilation_cache
 
 MODES = {
     "biencoder": compare,
@@ -171,7 +171,7 @@ def main() -> None:
     if "steps" in options and options.steps < 5 and not options.toy:
         refuse(f"--steps {options.steps}: at least 5 are needed")
     if options.compilation_cache:
-        keep_compiled(options.compilation_cache)
+        enable_compilation_cache(options.compilation_cache)
     MODES[options.mode](options)
 
 

@@ -51,7 +51,7 @@ def coordination():
             barrier("meet", 1)
         except ValueError as error:
             say("barrier", error)
-    say("agree", f"{processes.agree(True)} {processes.agree(main)}")
+    say("agree", f"{processes.all_agree(True)} {processes.all_agree(main)}")
 
 
 def arrays():
@@ -73,8 +73,8 @@ def arrays():
 
 
 if __name__ == "__main__":
-    processes.join()
-    with processes.leaving():
+    processes.join_processes()
+    with processes.leave_in_order():
         coordination()
         arrays()
         raise SystemExit(2)

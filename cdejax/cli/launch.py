@@ -68,7 +68,7 @@ def launch(options: LaunchOptions) -> None:
                 children.append(_Child(name, options.command, environment, ended))
             _watch(children, ended)
         finally:
-            _end(children)
+            _terminate(children)
 
 
 def _watch(children: list[_Child], ended: queue.SimpleQueue[_Child | int]) -> None:
@@ -80,7 +80,7 @@ def _watch(children: list[_Child], ended: queue.SimpleQueue[_Child | int]) -> No
             sys.stderr.write(f"cdejax launch: ended by {name}. {_AGAIN}\n")
             raise SystemExit(128 + first)
         if code := first.process.returncode:
-            _end(children)
+            _terminate(children)
             last = "All are ended." if code == _BAD_INPUT else _AGAIN
             sys.stderr.write(f"cdejax launch: {first.verdict()}. {last}\n")
             raise SystemExit(code if code > 0 else 128 - code)
@@ -176,7 +176,7 @@ def _blocks(source: IO[bytes], lines: bool) -> Iterator[bytes]:
         yield block
 
 
-def _end(children: list[_Child]) -> None:
+def _terminate(children: list[_Child]) -> None:
     """Ends all that run, at the latest after `GRACE_SECONDS`."""
     deadline = time.monotonic() + GRACE_SECONDS
     running = [child for child in children if child.process.poll() is None]

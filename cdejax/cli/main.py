@@ -197,7 +197,7 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command; mistakes of the user end in one line and exit code 2."""
-    with processes.leaving():
+    with processes.leave_in_order():
         _main(list(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -216,9 +216,9 @@ def _main(arguments: list[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except OSError as error:
-        from cdejax.storage.artifacts import explain
+        from cdejax.storage.artifacts import explain_os_error
 
-        _fail(explain(error))
+        _fail(explain_os_error(error))
     except KeyboardInterrupt as error:
         sys.stderr.write(f"cdejax: {str(error) or 'interrupted'}\n")
         raise SystemExit(getattr(error, "code", 130)) from None
@@ -251,7 +251,7 @@ def _run(name: str, arguments: Sequence[str]) -> Any:
     if isinstance(options, LaunchOptions):
         given = dataclasses.replace(options, command=tuple(inner))
     else:
-        processes.join()
+        processes.join_processes()
         _log_among_others()
 
     def call() -> Any:
@@ -323,11 +323,11 @@ def _log_among_others() -> None:
     if not processes.is_main():
         logger = logging.getLogger("cdejax")
         logger.setLevel(logging.WARNING)
-        told = logging.Formatter(f"{processes.label()}%(name)s: %(message)s")
+        told = logging.Formatter(f"{processes.log_prefix()}%(name)s: %(message)s")
         for handler in logger.handlers:
             handler.setFormatter(told)
 
 
 def _fail(message: str) -> NoReturn:
-    sys.stderr.write(f"cdejax: error: {processes.label()}{message}\n")
+    sys.stderr.write(f"cdejax: error: {processes.log_prefix()}{message}\n")
     raise SystemExit(2)

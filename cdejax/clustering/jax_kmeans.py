@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from cdejax.clustering.vectors import unit_rows
 from cdejax.config import ClustersConfig
-from cdejax.runtime.mesh import DATA, local_mesh, same, split
+from cdejax.runtime.mesh import DATA, local_mesh, replicated_sharding, row_sharding
 
 NAME = "jax"
 POINTS, CENTROIDS = 8192, 4096
@@ -154,7 +154,7 @@ def _to_tiles(points: Float[np.ndarray, "points dim"], mesh: Mesh) -> Tiles:
     padded = np.zeros((tiles * size, dim), np.float32)
     padded[:rows] = points
     real = np.clip(rows - size * np.arange(tiles), 0, size).astype(np.int32)
-    return jax.device_put((padded.reshape(tiles, size, dim), real), split(mesh))
+    return jax.device_put((padded.reshape(tiles, size, dim), real), row_sharding(mesh))
 
 
 def _to_columns(centroids: Float[np.ndarray, "k dim"], mesh: Mesh) -> Columns:
@@ -163,7 +163,7 @@ def _to_columns(centroids: Float[np.ndarray, "k dim"], mesh: Mesh) -> Columns:
     size = _power(k) if k < CENTROIDS else -(-k // CENTROIDS) * CENTROIDS
     padded = np.zeros((size, dim), np.float32)
     padded[:k] = centroids
-    return jax.device_put((padded, np.int32(k)), same(mesh))
+    return jax.device_put((padded, np.int32(k)), replicated_sharding(mesh))
 
 
 def _power(count: int) -> int:

@@ -25,7 +25,7 @@ from cdejax.folders.paths import resolve_folder
 from cdejax.runtime.processes import (
     barrier,
     from_main,
-    in_step,
+    in_lockstep,
     is_main,
     process,
     processes,
@@ -80,7 +80,7 @@ def vectors_stage(config: Config, root: str | Path, pairs_folder: str | Path) ->
         "inputs": _input_hashes(settings),
     }
     encoder = settings.method == "encoder"
-    shared = encoder and in_step()
+    shared = encoder and in_lockstep()
     begun = False
 
     def build(folder: Path) -> dict[str, Any]:

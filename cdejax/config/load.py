@@ -57,12 +57,12 @@ def load_config(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
             _check_complete(config)
         for name in config.variants:
             keys = ("variants", name)
-            changes = _without(overrides, _SHARED_BY_VARIANTS)
+            changes = _drop_keys(overrides, _SHARED_BY_VARIANTS)
             config.variants[name] = _merge(config.variants[name], changes)
             _check_complete(_apply(config, name))
         return config
     except _Bad as error:
-        place = _place(path, lines, overrides, keys, error.keys)
+        place = _location(path, lines, overrides, keys, error.keys)
         dotted = ".".join(error.keys)
         inside = f" (variant {keys[1]})" if keys else ""
         raise ValueError(f"{place}: {dotted}{inside}: {error}") from None
@@ -76,7 +76,7 @@ def variant(config: Config, name: str) -> Config:
         no valid recipe.
     """
     if name not in config.variants:
-        raise ValueError(f"variant {name!r}: {_unknown(name, config.variants)}")
+        raise ValueError(f"variant {name!r}: {_unknown_name(name, config.variants)}")
     try:
         return _apply(config, name)
     except _Bad as error:
@@ -113,11 +113,11 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, Any]:
     return overrides
 
 
-def _place(
+def _location(
     path: str | Path, lines: dict[Keys, int], overrides: Any, variant: Keys, keys: Keys
 ) -> str:
     """Names the command line or the file and line that hold the nearest of the keys."""
-    if _holds(overrides, keys):
+    if _contains(overrides, keys):
         return "command line"
     for prefix in (variant, ()) if variant else ((),):
         for end in range(len(keys), 0, -1):
@@ -126,7 +126,7 @@ def _place(
     return str(path)
 
 
-def _holds(value: Any, keys: Keys) -> bool:
+def _contains(value: Any, keys: Keys) -> bool:
     for key in keys:
         if not isinstance(value, Mapping) or key not in value:
             return False
@@ -151,11 +151,11 @@ def _apply(config: Config, name: str) -> Config:
     for key in _SHARED_BY_VARIANTS:
         if key in changes:
             raise _Bad((key,), "is shared by all variants; set it at the top level")
-    base = _without(jsonable(config), ("variants",))
+    base = _drop_keys(jsonable(config), ("variants",))
     return _build(Config, _merge(base, changes), ())
 
 
-def _without(mapping: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def _drop_keys(mapping: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {key: value for key, value in mapping.items() if key not in names}
 
 
@@ -176,12 +176,12 @@ def _build(cls: type, value: Any, keys: Keys, checked: bool = True) -> Any:
     make sense alone), and nothing is returned.
     """
     if not isinstance(value, Mapping):
-        raise _Bad(keys, f"must be a mapping of settings, not {_show(value)}")
+        raise _Bad(keys, f"must be a mapping of settings, not {_describe(value)}")
     hints = typing.get_type_hints(cls)
     names = [f.name for f in dataclasses.fields(cls)]
     for key in value:
         if key not in names:
-            raise _Bad((*keys, str(key)), _unknown(key, names))
+            raise _Bad((*keys, str(key)), _unknown_name(key, names))
     fields = {
         key: _convert(hints[key], part, (*keys, key), checked)
         for key, part in value.items()
@@ -215,18 +215,18 @@ def _convert(hint: Any, value: Any, keys: Keys, checked: bool) -> Any:
         return _build(typing.cast(type, hint), value, keys, checked)
     if origin is Literal:
         if value not in arguments:
-            raise _Bad(keys, _no_choice(value, arguments))
+            raise _Bad(keys, _not_a_choice(value, arguments))
         return value
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
-            raise _Bad(keys, _wrong(value, hint))
+            raise _Bad(keys, _wrong_type(value, hint))
         items = enumerate(value)
         return tuple(
             _convert(arguments[0], v, (*keys, str(i)), checked) for i, v in items
         )
     if origin is dict:
         if not isinstance(value, Mapping):
-            raise _Bad(keys, _wrong(value, hint))
+            raise _Bad(keys, _wrong_type(value, hint))
         items = value.items()
         return {k: _convert(arguments[1], v, (*keys, k), checked) for k, v in items}
     return _scalar(hint, value, keys)
@@ -238,22 +238,22 @@ def _scalar(hint: type, value: Any, keys: Keys) -> Any:
     if not isinstance(value, accepted) or (
         isinstance(value, bool) and hint is not bool
     ):
-        raise _Bad(keys, _wrong(value, hint))
+        raise _Bad(keys, _wrong_type(value, hint))
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise _Bad(keys, f"{_show(value)} is too large, it must fit into 64 bits")
+        raise _Bad(keys, f"{_describe(value)} is too large, it must fit into 64 bits")
     if hint is float and not math.isfinite(value):
         raise _Bad(keys, f"{value} is not finite, a finite number is needed")
     return float(value) if hint is float else value
 
 
-def _wrong(value: Any, hint: Any) -> str:
-    reason = f"must be {_words(hint)}, not {_show(value)}"
+def _wrong_type(value: Any, hint: Any) -> str:
+    reason = f"must be {_type_name(hint)}, not {_describe(value)}"
     if hint is str and value is not None and not isinstance(value, (list, Mapping)):
         reason += "; put quotes around it"
     return reason
 
 
-def _words(hint: Any) -> str:
+def _type_name(hint: Any) -> str:
     """What a type is called in a message."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
@@ -265,7 +265,7 @@ def _words(hint: Any) -> str:
     return _WORDS[hint]
 
 
-def _show(value: Any) -> str:
+def _describe(value: Any) -> str:
     if value is None:
         return "empty"
     kind = {dict: "a mapping", list: "a list"}.get(type(value))
@@ -278,7 +278,7 @@ def _excerpt(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def _unknown(name: object, known: Iterable[str]) -> str:
+def _unknown_name(name: object, known: Iterable[str]) -> str:
     known = list(known)
     near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     if near:
@@ -286,7 +286,7 @@ def _unknown(name: object, known: Iterable[str]) -> str:
     return f"unknown, known are {', '.join(known) or 'none'}"
 
 
-def _no_choice(value: Any, choices: tuple[Any, ...]) -> str:
+def _not_a_choice(value: Any, choices: tuple[Any, ...]) -> str:
     near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
     hint = f"; did you mean `{near[0]}`?" if near else ""
-    return f"{_show(value)} is not one of {', '.join(choices)}{hint}"
+    return f"{_describe(value)} is not one of {', '.join(choices)}{hint}"

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from cdejax.data.ragged import Ragged
 from cdejax.embedding.program import Program
 from cdejax.embedding.prompt_tokenizer import PromptTokenizer
-from cdejax.embedding.widths import Batch, batches, widths
+from cdejax.embedding.widths import TextBatch, batch_by_length, padded_widths
 from cdejax.runtime.platforms import platform
 from cdejax.runtime.streaming import fetch_in_order, growing_spans, prefetch
 
@@ -102,7 +102,7 @@ class BlockEncoder:
 
     def _start(
         self, blocks: Iterable[_Block], count: int
-    ) -> Iterator[tuple[tuple[_Block, Batch], Float[Array, "batch dim"]]]:
+    ) -> Iterator[tuple[tuple[_Block, TextBatch], Float[Array, "batch dim"]]]:
         """Pads batches and starts to encode them."""
         for block in blocks:
             plan = self._plan(block.tokens.lengths, count)
@@ -111,7 +111,7 @@ class BlockEncoder:
                 arrays = self._pad(block.tokens, batch)
                 yield (block, batch), self.program.start(self.fixed, *arrays)
 
-    def _plan(self, lengths: Int[np.ndarray, "texts"], count: int) -> list[Batch]:
+    def _plan(self, lengths: Int[np.ndarray, "texts"], count: int) -> list[TextBatch]:
         """The batches of a block, given the number of texts of all blocks."""
         cpu = platform(self.program.mesh) == "cpu"
         devices = self.program.mesh.size
@@ -119,11 +119,11 @@ class BlockEncoder:
         # An accelerator computes padding sooner than it compiles another shape.
         least = max(8 // devices, 1) if cpu else self.batch_size
         most = min(least, self.batch_size) if count < FEW_ON_CPU else self.batch_size
-        widest = widths(self.tokenizer.max_length, fine)
-        return batches(lengths, most, widest, least, devices)
+        widest = padded_widths(self.tokenizer.max_length, fine)
+        return batch_by_length(lengths, most, widest, least, devices)
 
     def _pad(
-        self, tokens: Ragged, batch: Batch
+        self, tokens: Ragged, batch: TextBatch
     ) -> tuple[Int[np.ndarray, "batch length"], Int[np.ndarray, "batch"]]:
         """Token ids and lengths of a batch; rows without a text have length 1."""
         count = len(batch.rows)

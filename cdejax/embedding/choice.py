@@ -19,7 +19,7 @@ from cdejax.counts import check_count
 from cdejax.data.given_texts import as_rows
 from cdejax.models.context import Context, Fill, Method, Origin, hash_texts, sample
 
-LOOKED_AT = 8
+CANDIDATES_PER_TEXT = 8
 """Candidates for each place, unless said otherwise."""
 _EQUAL = 1e-6
 _ITERATIONS = 25
@@ -97,7 +97,7 @@ class Choice:
             raise ValueError("no texts to draw from; size=0 gives the null context")
         count = self.places
         if self.method != "random":
-            count = self.candidates or LOOKED_AT * self.places
+            count = self.candidates or CANDIDATES_PER_TEXT * self.places
         return sample(len(texts), count, self.seed)
 
     def context(

@@ -20,13 +20,13 @@ from cdejax.data.tokenizer import Tokenizer
 from cdejax.embedding.block_encoder import BlockEncoder, check_finite
 from cdejax.embedding.choice import Choice
 from cdejax.embedding.hashes import forward_settings, parameter_hash
-from cdejax.embedding.program import program
+from cdejax.embedding.program import shared_program
 from cdejax.embedding.prompt_tokenizer import PromptTokenizer, tokenizer_hash
 from cdejax.embedding.widths import ContextArrays, context_arrays
 from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder
 from cdejax.models.context import Context, Fill, Method
 from cdejax.models.similarity import Similarity, check_similarity, similarity, unit
-from cdejax.runtime.mesh import local_mesh, same
+from cdejax.runtime.mesh import local_mesh, replicated_sharding
 from cdejax.runtime.progress import progress
 from cdejax.storage.artifacts import fingerprint
 
@@ -349,7 +349,7 @@ class Embedder:
             lambda x: x if x.is_fully_addressable else x.addressable_data(0),
             self.params,
         )
-        return jax.device_put(local, same(local_mesh()))
+        return jax.device_put(local, replicated_sharding(local_mesh()))
 
     def _encoder(
         self,
@@ -372,14 +372,14 @@ class Embedder:
         limit = self.context_length if first else self.max_length
         tokenizer = PromptTokenizer(self.tokenizer, self.prompts[kind], limit)
         skip = None if self._pools_prompts else tokenizer.prompt_length()
-        placed = jax.device_put((context, skip), same(mesh))
+        placed = jax.device_put((context, skip), replicated_sharding(mesh))
 
         def checked(vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
             check_finite(vectors, rows, self.name, self.dtype)
             return finish(vectors)
 
         return BlockEncoder(
-            program(self._graph, stage, mesh),
+            shared_program(self._graph, stage, mesh),
             (self._device_params, *placed),
             tokenizer,
             self.tokenizer.pad_id,

@@ -18,7 +18,7 @@ from cdejax.models.context import Context
 from cdejax.models.pretrained.presets import PresetName
 from cdejax.models.pretrained.settings import read_settings, transformer_folder
 from cdejax.runtime.mesh import local_mesh
-from cdejax.runtime.platforms import usual_dtype
+from cdejax.runtime.platforms import default_dtype
 
 
 def load(
@@ -48,7 +48,7 @@ def load(
     path = resolve_folder(folder)
     warn_of_changes(path)
     settings = read_settings(path)
-    chosen = usual_dtype(local_mesh()) if dtype is None else _activations(dtype)
+    chosen = default_dtype(local_mesh()) if dtype is None else _activations(dtype)
     model = from_pretrained(path, dtype=chosen, preset=preset)
     place = transformer_folder(path) if tokenizer is None else resolve_folder(tokenizer)
     baked = Context.load(path) if isinstance(model, BakedEncoder) else None

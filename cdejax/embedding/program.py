@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from cdejax.runtime.compilation import model_options
-from cdejax.runtime.mesh import DATA, split
+from cdejax.runtime.mesh import DATA, row_sharding
 from cdejax.runtime.platforms import has_tpu
 
 Shape = tuple[int, int]
@@ -28,7 +28,7 @@ class Program:
         self.mesh = mesh
         self.run: Any = jax.jit(
             jax.shard_map(
-                functools.partial(_stage, graph, stage),
+                functools.partial(_run_stage, graph, stage),
                 mesh=mesh,
                 in_specs=(every, every, every, part, part),
                 out_specs=part,
@@ -53,7 +53,9 @@ class Program:
           ids: token ids.
           lengths: numbers of tokens of the right-padded rows.
         """
-        return self.run(*fixed, *jax.device_put((ids, lengths), split(self.mesh)))
+        return self.run(
+            *fixed, *jax.device_put((ids, lengths), row_sharding(self.mesh))
+        )
 
     def compile(self, fixed: tuple[Any, ...], shapes: set[Shape]) -> None:
         """Compiles for new shapes of batches, several at once on the host's cores."""
@@ -71,7 +73,7 @@ class Program:
 
 
 @functools.lru_cache(64)
-def program(graph: Any, stage: str, mesh: Mesh) -> Program:
+def shared_program(graph: Any, stage: str, mesh: Mesh) -> Program:
     """The program of a model's structure, shared by all its parameters.
 
     Look it up once per call of `encode`: hashing a graph takes longer than starting a
@@ -80,7 +82,7 @@ def program(graph: Any, stage: str, mesh: Mesh) -> Program:
     return Program(graph, stage, mesh)
 
 
-def _stage(
+def _run_stage(
     graph: Any,
     stage: str,
     params: Any,

@@ -19,7 +19,7 @@ ContextArrays = tuple[Float[Array, "places hidden"], Bool[Array, "places"] | Non
 """Vectors of a context, and which of them count (None: all)."""
 
 
-class Batch(NamedTuple):
+class TextBatch(NamedTuple):
     """Texts that are encoded together."""
 
     rows: Int[np.ndarray, "rows"]
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
     """Tokens of a row."""
 
 
-def widths(max_length: int, fine: bool) -> Int[np.ndarray, "widths"]:
+def padded_widths(max_length: int, fine: bool) -> Int[np.ndarray, "widths"]:
     """The widths that rows are padded to: powers of two, `max_length` at most.
 
     `fine` puts three more between one power of two and the next, in steps of 16 at
@@ -45,13 +45,13 @@ def widths(max_length: int, fine: bool) -> Int[np.ndarray, "widths"]:
     return np.array([*found, max_length])
 
 
-def batches(
+def batch_by_length(
     lengths: Int[np.ndarray, "texts"],
     batch_size: int,
-    widths: Int[np.ndarray, "widths"],
+    padded_widths: Int[np.ndarray, "widths"],
     least: int,
     devices: int = 1,
-) -> list[Batch]:
+) -> list[TextBatch]:
     """Sorts texts by length and cuts them into batches of few shapes.
 
     Texts go into the narrowest width that holds them and fill batches of `batch_size`
@@ -74,16 +74,16 @@ def batches(
     while sizes[-1] > least:
         sizes.append(max(sizes[-1] // 4, least))
     order = np.argsort(lengths, kind="stable")
-    ends = np.searchsorted(lengths[order], widths, side="right")
+    ends = np.searchsorted(lengths[order], padded_widths, side="right")
     found, start = [], 0
-    for width, end in zip(widths.tolist(), ends.tolist(), strict=True):
+    for width, end in zip(padded_widths.tolist(), ends.tolist(), strict=True):
         for size in (size * devices for size in sizes):
             while end - start >= size:
-                found.append(Batch(order[start : start + size], size, width))
+                found.append(TextBatch(order[start : start + size], size, width))
                 start += size
     if start < len(order):
-        width = int(widths[np.searchsorted(widths, lengths[order[-1]])])
-        found.append(Batch(order[start:], sizes[-1] * devices, width))
+        width = int(padded_widths[np.searchsorted(padded_widths, lengths[order[-1]])])
+        found.append(TextBatch(order[start:], sizes[-1] * devices, width))
     return found[::-1]
 
 
@@ -96,14 +96,14 @@ def context_arrays(context: Context, most: int, mesh: Mesh) -> ContextArrays:
       mesh: of the devices that are to read them.
     """
     vectors = context.vectors[context.mask]
-    missing = _places(len(vectors), most, mesh) - len(vectors)
+    missing = _padded_size(len(vectors), most, mesh) - len(vectors)
     if not missing:
         return jnp.asarray(vectors), None
     mask = np.arange(len(vectors) + missing) < len(vectors)
     return jnp.asarray(np.pad(vectors, ((0, missing), (0, 0)))), jnp.asarray(mask)
 
 
-def _places(size: int, most: int, mesh: Mesh) -> int:
+def _padded_size(size: int, most: int, mesh: Mesh) -> int:
     """Places for a context of `size`: each number of places is compiled once."""
     if size == 0:  # the model puts its null vector in every place
         return 0

@@ -16,7 +16,7 @@ from cdejax.export.folder import CODE, check_settings, write_contextual
 from cdejax.export.publish import CARD, publish
 from cdejax.export.tokenizer import write_tokenizer
 from cdejax.folders.marker import read_marker
-from cdejax.folders.paths import outside, resolve_folder
+from cdejax.folders.paths import check_outside, resolve_folder
 from cdejax.models import BakedEncoder, ContextualEncoder
 from cdejax.models.context import INFO, Context
 from cdejax.models.pretrained.weights import to_state_dict
@@ -51,7 +51,7 @@ def bake(
     is installed, before the folder appears.
     """
     path = resolve_folder(model)
-    outside(folder, path)
+    check_outside(folder, path)
     told = read_marker(path).get("metadata", {})
     told = {k: v for k, v in told.items() if k not in _OF_THE_UNBAKED}
     embedder = load(path, dtype="float32")

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from cdejax.embedding.embedder import Embedder
 from cdejax.embedding.load import load
 from cdejax.export.onnx_check import Reference
-from cdejax.export.publish import clear, move
-from cdejax.folders.paths import local_output, outside, resolve_folder
+from cdejax.export.publish import clear_folder, move_into_place
+from cdejax.folders.paths import check_outside, local_output, resolve_folder
 from cdejax.models import BakedEncoder
 from cdejax.models.pretrained.settings import transformer_folder
 from cdejax.storage import durable
@@ -112,7 +112,7 @@ def _check_output(folder: Path, output: Path) -> None:
         raise ValueError(f"{output}: exists and is not empty; give another folder")
     if not output.absolute().parent.is_dir():
         raise ValueError(f"{output}: there is no folder {output.parent}; make it first")
-    outside(output, folder)
+    check_outside(output, folder)
 
 
 def _copy(folder: Path, output: Path, embedder: Embedder, int8: bool) -> None:
@@ -121,10 +121,10 @@ def _copy(folder: Path, output: Path, embedder: Embedder, int8: bool) -> None:
     partial = output.absolute().with_name(f".{output.name}.partial")
     with lock_folder(partial):
         try:
-            clear(partial)
+            clear_folder(partial)
             shutil.copytree(folder, partial, ignore=ignore, dirs_exist_ok=True)
             _add(partial, embedder, int8)
-            move(partial, output)
+            move_into_place(partial, output)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 

@@ -13,7 +13,7 @@ from cdejax.folders.marker import MARKER, read_marker
 from cdejax.folders.paths import local_output
 from cdejax.storage import digests, durable
 from cdejax.storage.artifacts import (
-    explain,
+    explain_os_error,
     fingerprint,
     hash_files,
     write_json,
@@ -58,20 +58,20 @@ def publish(
     partial = folder.with_name(f".{folder.name}.partial")
     with lock_folder(partial):
         try:
-            clear(partial)
+            clear_folder(partial)
             write(partial)
-            marker = _mark(partial, kind, metadata)
+            marker = _write_marker(partial, kind, metadata)
             if folder.is_dir() and any(folder.iterdir()):
                 _check_same(folder, marker["fingerprint"])
-                _renew(folder, partial, _to_renew(folder, partial))
+                _update_files(folder, partial, _files_to_update(folder, partial))
             else:
                 if check is not None:
                     check(partial)
-                move(partial, folder)
+                move_into_place(partial, folder)
             return folder
         except OSError as error:
             raise ValueError(
-                f"{partial}: writing the export failed: {explain(error)}"
+                f"{partial}: writing the export failed: {explain_os_error(error)}"
             ) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -87,7 +87,7 @@ def _check_place(folder: Path) -> None:
         )
 
 
-def clear(folder: Path) -> None:
+def clear_folder(folder: Path) -> None:
     """Removes what a killed process left of a folder, but the lock."""
     for path in folder.iterdir():
         if path.is_dir():
@@ -96,9 +96,11 @@ def clear(folder: Path) -> None:
             path.unlink()
 
 
-def _mark(partial: Path, kind: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _write_marker(
+    partial: Path, kind: str, metadata: Mapping[str, Any]
+) -> dict[str, Any]:
     """Writes the marker of the complete folder; the marker."""
-    content = _content(partial)
+    content = _file_hashes(partial)
     card = content.pop(CARD)
     stable = {k: v for k, v in metadata.items() if k not in _CARD_ONLY}
     marker = {
@@ -113,7 +115,7 @@ def _mark(partial: Path, kind: str, metadata: Mapping[str, Any]) -> dict[str, An
     return marker
 
 
-def _content(folder: Path) -> dict[str, str]:
+def _file_hashes(folder: Path) -> dict[str, str]:
     """Hash of each file but marker and lock, by its name in the folder."""
     return {
         path.relative_to(folder).as_posix(): hash_files(path)
@@ -122,7 +124,7 @@ def _content(folder: Path) -> dict[str, str]:
     }
 
 
-def move(partial: Path, folder: Path) -> None:
+def move_into_place(partial: Path, folder: Path) -> None:
     """Gives a complete folder its name; locked until now, no other run clears it."""
     durable.sync_tree(partial)
     durable.replace(partial, folder)
@@ -139,14 +141,14 @@ def _check_same(folder: Path, key: str) -> None:
         )
 
 
-def _to_renew(folder: Path, partial: Path) -> list[str]:
+def _files_to_update(folder: Path, partial: Path) -> list[str]:
     """Names of files that are missing, and of a model card that says less.
 
     What else differs was edited, or damaged: that is for its owner to decide.
     """
-    content = _content(partial)
+    content = _file_hashes(partial)
     card = content.pop(CARD)
-    held = {name: hash_files(folder / name) for name in _there(folder, content)}
+    held = {name: hash_files(folder / name) for name in _existing(folder, content)}
     if changed := [name for name in held if held[name] != content[name]]:
         _log.warning(
             "%s: %s differs from what was exported and is left as it is; move the "
@@ -162,11 +164,11 @@ def _to_renew(folder: Path, partial: Path) -> list[str]:
     return names
 
 
-def _there(folder: Path, names: Iterable[str]) -> list[str]:
+def _existing(folder: Path, names: Iterable[str]) -> list[str]:
     return [name for name in names if (folder / name).is_file()]
 
 
-def _renew(folder: Path, partial: Path, names: list[str]) -> None:
+def _update_files(folder: Path, partial: Path, names: list[str]) -> None:
     """Puts new files into an export, all or none of them."""
 
     def write(new: Path) -> None:

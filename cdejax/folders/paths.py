@@ -68,7 +68,7 @@ def local_output(path: str | Path, setting: str = "") -> Path:
     return Path(path)
 
 
-def outside(output: str | Path, model: Path) -> None:
+def check_outside(output: str | Path, model: Path) -> None:
     """Refuses an output inside the folder of the model that it is made from."""
     if Path(output).resolve().is_relative_to(model.resolve()):
         raise ValueError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cdejax.storage import guarded
-from cdejax.storage.hashing import Signature, file_hash, settled, signature
+from cdejax.storage.hashing import Signature, file_hash, is_settled, signature
 
 _record: ContextVar[Record | None] = ContextVar("record", default=None)
 
@@ -32,7 +32,7 @@ class Record:
         if path not in self._seen:
             seen = signature(path)
             # a change that its signature may not show counts as one
-            self._seen[path] = seen if settled(seen) else ()
+            self._seen[path] = seen if is_settled(seen) else ()
         if opened:
             self._opened.add(path)
 
@@ -50,7 +50,7 @@ _known: dict[tuple[Callable[[Path], Any], Path], Record] = {}
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[Record]:
+def record_reads() -> Iterator[Record]:
     """Records what is read meanwhile."""
     record = Record()
     token = _record.set(record)
@@ -67,7 +67,7 @@ def files_read(read: Callable[[Path], Any], folder: Path) -> dict[str, str]:
     """
     record = _known.get((read, folder))
     if record is None or not record.is_current():
-        with recorded() as record:
+        with record_reads() as record:
             read(folder)
         _known[read, folder] = record
     return record.hashes(folder)
@@ -94,7 +94,7 @@ def is_folder(path: Path) -> bool:
     return _note(path).is_dir()
 
 
-def listed(folder: Path, pattern: str) -> list[Path]:
+def list_files(folder: Path, pattern: str) -> list[Path]:
     """Paths directly in a folder whose names match a pattern, sorted."""
     return sorted(_note(folder).glob(pattern))
 

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from cdejax.models.kernels.attention import attention
-from cdejax.models.kernels.padding import ALL, Padding, Rows, joined
+from cdejax.models.kernels.padding import ALL, Padding, Rows, join_front
 from cdejax.models.layers import Initializer, Linear, Rotary, rotate
 
 
@@ -78,11 +78,11 @@ def project(
     split = heads * head_dim
     if outputs == ALL:
         ends = split, (split + qkv.kernel.shape[1]) // 2
-        parts = jnp.split(joined(jax.tree.map(qkv, x)), ends, axis=-1)
+        parts = jnp.split(join_front(jax.tree.map(qkv, x)), ends, axis=-1)
     else:
         keys = jax.tree.map(lambda part: qkv(part, slice(split, None)), x)
-        q = qkv(joined(x)[:, outputs], slice(split))
-        parts = [q, *jnp.split(joined(keys), 2, axis=-1)]
+        q = qkv(join_front(x)[:, outputs], slice(split))
+        parts = [q, *jnp.split(join_front(keys), 2, axis=-1)]
     q, k, v = (part.reshape(*part.shape[:2], -1, head_dim) for part in parts)
     return q, k, v
 

@@ -226,7 +226,9 @@ class ContextualEncoder(nnx.Module):
         """Token embeddings of the text, before the norm that all rows get."""
         embedded = self.backbone.embed(ids, positions)
         return (
-            self.backbone.before(embedded) if self.config.text_norm_twice else embedded
+            self.backbone.before_layers(embedded)
+            if self.config.text_norm_twice
+            else embedded
         )
 
     def _front(

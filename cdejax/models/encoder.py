@@ -19,7 +19,7 @@ from cdejax.models.kernels.padding import (
     Padding,
     Rows,
     compact,
-    joined,
+    join_front,
     total_length,
 )
 from cdejax.models.layers import normal
@@ -131,7 +131,7 @@ class Encoder(nnx.Module):
             are given) that were not learned. Traced ones give NaN.
         """
         del positions
-        return self._words(ids).astype(self.dtype)
+        return self._word_embeddings(ids).astype(self.dtype)
 
     def encode(
         self,
@@ -165,40 +165,40 @@ class Encoder(nnx.Module):
         padding = _padding(mask, lengths, segments)
         x = jnp.asarray(embeddings).astype(self.dtype)
         if front is not None:
-            x = _behind(jnp.asarray(front).astype(self.dtype), x)
-        x = jax.tree.map(self.before, x)
+            x = _prepend(jnp.asarray(front).astype(self.dtype), x)
+        x = jax.tree.map(self.before_layers, x)
         where = np.arange(total_length(x)) if positions is None else positions
-        outputs = _whole(outputs, total_length(x))
+        outputs = _full_slice(outputs, total_length(x))
         fused = self.fused and fused_kernel(self.dtype, self.head_dim)
         if padding.mask is None or not fused:
             return self._run(x, padding, where, outputs)
         order, inverse = compact(padding.mask)
-        x = jnp.take_along_axis(joined(x), order[..., None], axis=1)
+        x = jnp.take_along_axis(join_front(x), order[..., None], axis=1)
         where = jnp.take_along_axis(jnp.broadcast_to(where, order.shape), order, axis=1)
         padding = Padding(lengths=padding.mask.sum(1, dtype=jnp.int32))
         x = self._run(x, padding, where, ALL)
         return jnp.take_along_axis(x, inverse[:, outputs, None], axis=1)
 
-    def before(
+    def before_layers(
         self, x: Float[Array, "batch length hidden"]
     ) -> Float[Array, "batch length hidden"]:
         """What is done to embeddings before the first layer."""
         return x
 
-    def after(
+    def after_layers(
         self, x: Float[Array, "batch length hidden"]
     ) -> Float[Array, "batch length hidden"]:
         """What is done to the last layer's output."""
         return x
 
-    def shared(self, positions: Int[AnyArray, "*batch length"]) -> Any:
+    def layer_inputs(self, positions: Int[AnyArray, "*batch length"]) -> Any:
         """What all layers need of the positions: rotary tables, a bias, or nothing.
 
         They are NumPy's where they are known before the call is compiled.
         """
         del positions
 
-    def _words(
+    def _word_embeddings(
         self, ids: Int[AnyArray, "batch length"]
     ) -> Float[Array, "batch length hidden"]:
         """Rows of the word embeddings, float32."""
@@ -218,13 +218,13 @@ class Encoder(nnx.Module):
         positions: Int[AnyArray, "*batch length"],
         outputs: slice,
     ) -> Float[Array, "batch outputs hidden"]:
-        shared = self.shared(positions)
+        shared = self.layer_inputs(positions)
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
             step = functools.partial(layer, outputs=outputs if index == last else ALL)
             step = jax.checkpoint(step) if self.remat else step  # type: ignore[attr-defined]
             x = step(x, padding=padding, shared=shared)
-        return _row_major(self.after(joined(x)))
+        return _row_major(self.after_layers(join_front(x)))
 
 
 def _row_major(
@@ -252,7 +252,7 @@ def _padding(
     return padding
 
 
-def _behind(
+def _prepend(
     front: Float[Array, "*batch front hidden"], x: Float[Array, "batch length hidden"]
 ) -> Float[Array, "batch total hidden"] | Rows:
     if front.ndim == 2:
@@ -260,7 +260,7 @@ def _behind(
     return jnp.concatenate([front, x], axis=1)
 
 
-def _whole(outputs: slice, length: int) -> slice:
+def _full_slice(outputs: slice, length: int) -> slice:
     """The same positions, as `ALL` if they are, and with both ends if not."""
     start, stop, step = outputs.indices(length)
     if step != 1:

@@ -49,12 +49,14 @@ def dry_run(config: Config) -> RenderableType:
         stages = Stages(resolved)
         inputs = stages.inputs()
         plan = str(stages.plan())
-        drops.setdefault(plan, _drops(name, inputs, read_manifest(plan)["counts"]))
+        drops.setdefault(
+            plan, _dropped_pairs(name, inputs, read_manifest(plan)["counts"])
+        )
         facts[name] = _facts(resolved, inputs)
     return Group(*drops.values(), _fact_table(facts))
 
 
-def _drops(name: str, inputs: Inputs, counts: dict[str, Any]) -> Table:
+def _dropped_pairs(name: str, inputs: Inputs, counts: dict[str, Any]) -> Table:
     """Rows of each group of domains, and those an epoch leaves out."""
     table = Table(title=f"plan of {name}", box=box.SIMPLE_HEAD)
     for head in ("domain", "rows", "dropped an epoch"):

@@ -26,35 +26,37 @@ _log = logging.getLogger(__name__)
 
 def run_pairs(config: Config) -> str:
     """Runs the pairs stage of every variant; the paths, one a line."""
-    return _each(config, Stages.pairs)
+    return _for_each_variant(config, Stages.pairs)
 
 
 def run_tfds(config: Config) -> str:
     """Writes the sources of every variant as TFDS datasets; the paths, one a line."""
-    return _each(config, lambda stages: tfds_stage(stages.config, stages.folder))
+    return _for_each_variant(
+        config, lambda stages: tfds_stage(stages.config, stages.folder)
+    )
 
 
 def run_tokens(config: Config) -> str:
     """Runs the tokens stage of every variant; the paths, one a line."""
-    return _each(config, Stages.tokens)
+    return _for_each_variant(config, Stages.tokens)
 
 
 def run_vectors(config: Config) -> str:
     """Runs the vectors stage of every variant; the paths, one a line."""
-    return _each(config, Stages.vectors)
+    return _for_each_variant(config, Stages.vectors)
 
 
 def run_clusters(config: Config) -> str:
     """Runs the clusters stage of every variant; the paths, one a line."""
-    return _each(config, Stages.clusters)
+    return _for_each_variant(config, Stages.clusters)
 
 
 def run_plan(config: Config) -> str:
     """Runs the plan stage of every variant; the paths, one a line."""
-    return _each(config, Stages.plan)
+    return _for_each_variant(config, Stages.plan)
 
 
-def _each(config: Config, stage: Callable[[Stages], Path]) -> str:
+def _for_each_variant(config: Config, stage: Callable[[Stages], Path]) -> str:
     variants = variants_of(config).values()
     for resolved in variants:  # before the first of them is read
         check_sources(resolved)

@@ -84,7 +84,7 @@ class Stages:
     def _look_up(self, stage: Callable[..., Path], *inputs: Any) -> Path:
         runs = root_of(self.config).glob(f"*/{artifacts.RUN}")
         begun = (artifacts.begun_with(path.parent) for path in runs)
-        with artifacts.keeping(set().union(*begun)):
+        with artifacts.keep_artifacts(set().union(*begun)):
             return stage(self.config, self.folder, *inputs)
 
     @property

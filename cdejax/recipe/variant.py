@@ -17,7 +17,7 @@ from cdejax.recipe.stages import Stages, root_of
 from cdejax.retrieval.collections import FEW, heldout_collection, validation_collection
 from cdejax.retrieval.evaluate import evaluate_embedder
 from cdejax.retrieval.measures import measure_of
-from cdejax.runtime.compilation import keep_compiled
+from cdejax.runtime.compilation import enable_compilation_cache
 from cdejax.runtime.processes import is_main
 from cdejax.training import loop
 from cdejax.training.run_folder import check_trained, check_version
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 def train_variant(name: str, config: Config) -> Path:
     """Trains one variant and returns its folder."""
     if config.training.compilation_cache is not None:
-        keep_compiled(config.training.compilation_cache)
+        enable_compilation_cache(config.training.compilation_cache)
     inputs = Stages(config).inputs()
     folder = root_of(config) / name
     return loop.train(config, inputs, folder, heldout_score(config, inputs.pairs))

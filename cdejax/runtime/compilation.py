@@ -21,7 +21,7 @@ class Compilations:
     """Counts what this process compiles from now on."""
 
     def __init__(self) -> None:
-        self._seconds, self._hits = _counted()
+        self._seconds, self._hits = _compilation_events()
         self._first = len(self._seconds), len(self._hits)
 
     @property
@@ -31,7 +31,7 @@ class Compilations:
 
     @property
     def read_from_cache(self) -> int:
-        """How many of them `keep_compiled` had kept."""
+        """How many of them `enable_compilation_cache` had kept."""
         return len(self._hits) - self._first[1]
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Compilations:
 
 
 @functools.cache
-def _counted() -> tuple[list[float], list[str]]:
+def _compilation_events() -> tuple[list[float], list[str]]:
     """All compilations' seconds and all reads from the cache, from now on.
 
     Once for the process: JAX never forgets a listener.
@@ -52,20 +52,20 @@ def _counted() -> tuple[list[float], list[str]]:
     seconds: list[float] = []
     hits: list[str] = []
 
-    def took(event: str, duration_secs: float, **_: Any) -> None:
+    def on_duration(event: str, duration_secs: float, **_: Any) -> None:
         if event == _COMPILE:
             seconds.append(duration_secs)
 
-    def hit(event: str, **_: Any) -> None:
+    def on_event(event: str, **_: Any) -> None:
         if event == _HIT:
             hits.append(event)
 
-    jax.monitoring.register_event_duration_secs_listener(took)
-    jax.monitoring.register_event_listener(hit)
+    jax.monitoring.register_event_duration_secs_listener(on_duration)
+    jax.monitoring.register_event_listener(on_event)
     return seconds, hits
 
 
-def keep_compiled(folder: str | Path) -> None:
+def enable_compilation_cache(folder: str | Path) -> None:
     """Keeps whatever is compiled from now on in a folder, for later processes to read.
 
     A compiled function is found again by its program, the devices and the versions of

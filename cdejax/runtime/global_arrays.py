@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from cdejax.runtime.mesh import same
+from cdejax.runtime.mesh import replicated_sharding
 from cdejax.runtime.processes import processes
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ def replicate(tree: T, mesh: Mesh) -> T:
       tree: arrays or random keys.
       mesh: of all processes' devices.
     """
-    return distribute(tree, jax.tree.map(lambda _: same(mesh), tree))
+    return distribute(tree, jax.tree.map(lambda _: replicated_sharding(mesh), tree))
 
 
 def distribute(tree: T, shardings: Any) -> T:
@@ -33,14 +33,17 @@ def distribute(tree: T, shardings: Any) -> T:
       tree: arrays or random keys.
       shardings: a pytree of the same structure.
     """
-    return jax.tree.map(_put, tree, shardings)
+    return jax.tree.map(_distribute_array, tree, shardings)
 
 
-def _put(x: Any, sharding: Any) -> jax.Array:
+def _distribute_array(x: Any, sharding: Any) -> jax.Array:
     if processes() == 1:
         return jax.device_put(x, sharding, may_alias=False)
     if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
-        data, impl = _put(jax.random.key_data(x), sharding), jax.random.key_impl(x)
+        data, impl = (
+            _distribute_array(jax.random.key_data(x), sharding),
+            jax.random.key_impl(x),
+        )
         return jax.random.wrap_key_data(data, impl=impl)
     host = np.asarray(x)
     part = lambda index: host[index]  # noqa: E731
@@ -62,10 +65,10 @@ def whole_arrays(tree: Any) -> Any:
 
     # One program, when nothing else runs: processes that run several programs at a time
     # can wait for each other in different ones.
-    gather = jax.jit(_same, out_shardings=jax.tree.map(everywhere, tree))
+    gather = jax.jit(_identity, out_shardings=jax.tree.map(everywhere, tree))
     whole = jax.block_until_ready(gather(jax.block_until_ready(tree)))
     return jax.tree.map(lambda x: x.addressable_data(0), whole)
 
 
-def _same(x: T) -> T:
+def _identity(x: T) -> T:
     return x

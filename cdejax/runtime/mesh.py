@@ -18,7 +18,7 @@ DATA = "data"
 """The axis along which rows are split."""
 
 
-def slices(devices: Sequence[Device]) -> list[list[Device]]:
+def group_by_slice(devices: Sequence[Device]) -> list[list[Device]]:
     """Devices by what fast links connect: TPU slices, GPU hosts.
 
     JAX numbers them. A device without such a number is in slice 0.
@@ -27,7 +27,7 @@ def slices(devices: Sequence[Device]) -> list[list[Device]]:
     return [list(part) for _, part in itertools.groupby(ordered, _slice_of)]
 
 
-def arranged(
+def arrange_devices(
     devices: Sequence[Device], group: int = 1
 ) -> Shaped[np.ndarray, "groups group"]:
     """Devices in groups of neighbours, slice by slice; no group leaves its slice.
@@ -36,7 +36,7 @@ def arranged(
       devices: in the order of `jax.devices()`.
       group: how many devices are in a group; divides the devices of every slice.
     """
-    return np.concatenate([_in_slice(part, group) for part in slices(devices)])
+    return np.concatenate([_in_slice(part, group) for part in group_by_slice(devices)])
 
 
 def _slice_of(device: Device) -> int:
@@ -65,15 +65,15 @@ def _in_slice(devices: list[Device], group: int) -> Shaped[np.ndarray, "groups g
 @functools.cache
 def local_mesh() -> Mesh:
     """All devices of this process along `data`: what needs no other process."""
-    devices = arranged(jax.local_devices())[:, 0]
+    devices = arrange_devices(jax.local_devices())[:, 0]
     return Mesh(devices, (DATA,), axis_types=(AxisType.Explicit,))
 
 
-def split(mesh: Mesh) -> NamedSharding:
+def row_sharding(mesh: Mesh) -> NamedSharding:
     """Equal parts of the rows on every device."""
     return NamedSharding(mesh, PartitionSpec(DATA))
 
 
-def same(mesh: Mesh) -> NamedSharding:
+def replicated_sharding(mesh: Mesh) -> NamedSharding:
     """The whole array on every device."""
     return NamedSharding(mesh, PartitionSpec())

@@ -24,7 +24,7 @@ _AMPERE = 8.0
 """The oldest compute capability that cuDNN's fused attention and Triton run on."""
 
 
-def target(mesh: AnyMesh | None = None) -> Any:
+def target_device(mesh: AnyMesh | None = None) -> Any:
     """A device's `platform` and `device_kind`.
 
     Args:
@@ -36,7 +36,7 @@ def target(mesh: AnyMesh | None = None) -> Any:
 
 def platform(mesh: AnyMesh | None = None) -> str:
     """`cpu`, `gpu` or `tpu`."""
-    return target(mesh).platform
+    return target_device(mesh).platform
 
 
 def has_tpu(mesh: AnyMesh | None = None) -> bool:
@@ -51,7 +51,7 @@ def has_cpu(mesh: AnyMesh | None = None) -> bool:
 
 def has_nvidia(mesh: AnyMesh | None = None) -> bool:
     """Whether it is for NVIDIA GPUs that cuDNN's attention and Triton run on."""
-    device = target(mesh)
+    device = target_device(mesh)
     if device.platform != "gpu" or "NVIDIA" not in device.device_kind:
         return False
     return _capability(device.device_kind) >= _AMPERE
@@ -66,7 +66,7 @@ def has_triton(mesh: AnyMesh | None = None) -> bool:
     return has_nvidia(mesh) and _triton_backend()
 
 
-def usual_dtype(mesh: AnyMesh) -> Any:
+def default_dtype(mesh: AnyMesh) -> Any:
     """The dtype of activations: bfloat16 on GPU and TPU, float32 on CPU."""
     return jnp.dtype(jnp.float32 if platform(mesh) == "cpu" else jnp.bfloat16)
 

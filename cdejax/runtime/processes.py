@@ -94,7 +94,7 @@ class Membership:
         return {name: str(value) for name, value in named.items()}
 
 
-def join(environment: Mapping[str, str] = os.environ) -> None:
+def join_processes(environment: Mapping[str, str] = os.environ) -> None:
     """Joins the other processes if the environment asks for it; before JAX computes.
 
     Raises:
@@ -154,12 +154,12 @@ def is_main() -> bool:
     return process() == 0
 
 
-def in_step() -> bool:
+def in_lockstep() -> bool:
     """Whether there are other processes, and they do this at the same time."""
     return processes() > 1 and not _once.get()
 
 
-def label() -> str:
+def log_prefix() -> str:
     """`process N: ` before what a process other than 0 has to say; else nothing."""
     return "" if is_main() else f"process {process()}: "
 
@@ -242,7 +242,7 @@ def barrier(name: str, seconds: float) -> None:
         ) from None
 
 
-def agree(fine: bool) -> bool:
+def all_agree(fine: bool) -> bool:
     """Whether all processes say yes; a collective, which all of them call."""
     if processes() == 1:
         return fine
@@ -253,7 +253,7 @@ def agree(fine: bool) -> bool:
 
 
 @contextlib.contextmanager
-def leaving() -> Iterator[None]:
+def leave_in_order() -> Iterator[None]:
     """Leaves the other processes in order at the end, or at once if this one fails.
 
     JAX's own way out waits for all others. A process that fails alone would wait for

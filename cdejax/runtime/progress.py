@@ -49,8 +49,8 @@ def progress(
             nonlocal written, done
             now = time.monotonic()
             done += count
-            rate = speed.after(count, now)
-            left = "" if total is None else _left(total - done, rate)
+            rate = speed.update(count, now)
+            left = "" if total is None else _remaining_time(total - done, rate)
             bar.update(task, advance=count, rate=_rate(rate), left=left)
             late = now - written >= LINE_SECONDS
             if late and not (hidden or console.is_terminal):
@@ -67,7 +67,7 @@ class _Speed:
         self._seen = collections.deque([(now, 0)], maxlen=1000)
         self._started = False
 
-    def after(self, count: int, now: float) -> float | None:
+    def update(self, count: int, now: float) -> float | None:
         """Work a second, after some more of it."""
         seen = self._seen
         seen.append((now, seen[-1][1] + count))
@@ -87,7 +87,7 @@ def _rate(speed: float | None) -> str:
     return f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.2g}/s"
 
 
-def _left(work: int, speed: float | None) -> str:
+def _remaining_time(work: int, speed: float | None) -> str:
     """Hours, minutes and seconds that some more work takes."""
     if not speed:
         return ""

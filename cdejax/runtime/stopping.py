@@ -29,7 +29,7 @@ class Stopped(KeyboardInterrupt):
         self.code = 128 + number
 
 
-class Request:
+class StopRequest:
     """What a run looks at after every step."""
 
     signal: int | None = None
@@ -37,7 +37,7 @@ class Request:
 
 
 @contextlib.contextmanager
-def requests() -> Iterator[Request]:
+def stop_requests() -> Iterator[StopRequest]:
     """Ctrl-C and SIGTERM become a request; the second one ends the process at once.
 
     A thread reads them as they come: Python's own handlers wait until the main thread
@@ -45,14 +45,16 @@ def requests() -> Iterator[Request]:
     which end together, in other threads than the main one, and for signals that the
     process ignores.
     """
-    request = Request()
+    request = StopRequest()
     main = threading.current_thread() is threading.main_thread()
     if processes() > 1 or not main:
         yield request
         return
     ends = os.pipe()
     os.set_blocking(ends[1], False)
-    reader = threading.Thread(target=_read, args=(ends[0], request), daemon=True)
+    reader = threading.Thread(
+        target=_read_signals, args=(ends[0], request), daemon=True
+    )
     reader.start()
     before = {n: signal.getsignal(n) for n in _SIGNALS}
     before = {n: old for n, old in before.items() if old != signal.SIG_IGN}
@@ -70,7 +72,7 @@ def requests() -> Iterator[Request]:
         os.close(ends[0])
 
 
-def _read(pipe: int, request: Request) -> None:
+def _read_signals(pipe: int, request: StopRequest) -> None:
     """Reads the numbers of signals until the pipe is closed."""
     while number := os.read(pipe, 1):
         if number[0] not in _SIGNALS:

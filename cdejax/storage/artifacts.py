@@ -126,7 +126,7 @@ def _damaged(path: str | Path, error: ValueError) -> ValueError:
     )
 
 
-def explain(error: OSError) -> str:
+def explain_os_error(error: OSError) -> str:
     """What the operating system refused, and what to do about it."""
     reason = durable.reason(error)
     what = f"{error.filename}: {reason}" if error.filename else reason
@@ -214,7 +214,7 @@ def run_stage(
     if _finished(folder, key):
         return folder
     if not is_main():
-        if appears(folder / MANIFEST) and _finished(folder, key):
+        if wait_for_file(folder / MANIFEST) and _finished(folder, key):
             return folder
         raise _made_elsewhere(folder)
     partial = Path(root) / f".{folder.name}.partial"
@@ -223,7 +223,7 @@ def run_stage(
             shutil.rmtree(partial)
             return folder
         if not resumable:
-            _empty(partial)
+            _clear_folder(partial)
         try:
             counts = build(partial)
             manifest = {
@@ -243,7 +243,7 @@ def run_stage(
             _publish(partial, folder)
         except OSError as error:
             raise ValueError(
-                f"{partial}: the {stage} stage failed: {explain(error)}"
+                f"{partial}: the {stage} stage failed: {explain_os_error(error)}"
             ) from error
     return folder
 
@@ -259,7 +259,7 @@ def _publish(partial: Path, folder: Path) -> None:
     (folder / ".lock").unlink()
 
 
-def appears(path: Path) -> bool:
+def wait_for_file(path: Path) -> bool:
     """Whether a file that process 0 has written is there, or comes in sight.
 
     A network file system may remember for a while that it was not.
@@ -279,7 +279,7 @@ def _made_elsewhere(folder: Path) -> ValueError:
 
 
 @contextlib.contextmanager
-def keeping(fingerprints: Iterable[str]) -> Iterator[None]:
+def keep_artifacts(fingerprints: Iterable[str]) -> Iterator[None]:
     """Lets stages return these artefacts whatever version of their code made them.
 
     A run that has begun keeps its artefacts through an upgrade of the package. Other
@@ -335,7 +335,7 @@ def artifact_fingerprint(folder: str | Path) -> str:
     return read_manifest(folder)["fingerprint"]
 
 
-def _empty(folder: Path) -> None:
+def _clear_folder(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name == ".lock":
             continue

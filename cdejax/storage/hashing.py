@@ -27,7 +27,7 @@ def signature(path: str | Path) -> Signature | None:
     return stat.st_dev, stat.st_ino, stat.st_size, *times
 
 
-def settled(seen: Signature | None) -> bool:
+def is_settled(seen: Signature | None) -> bool:
     """Whether a later change would be seen in the signature."""
     return seen is None or time.time_ns() - seen[-1] > SETTLED * 1e9
 
@@ -41,7 +41,7 @@ def file_hash(path: str | Path) -> str:
     seen = signature(path)
     if seen in _known:
         return _known[seen]
-    stable = settled(seen)
+    stable = is_settled(seen)
     digest = hashlib.blake2b(digest_size=8)
     with open(path, "rb") as stream:
         while block := stream.read(1 << 22):

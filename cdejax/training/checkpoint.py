@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from cdejax.runtime.processes import (
-    agree,
+    all_agree,
     from_main,
     is_main,
     main_only,
@@ -209,7 +209,7 @@ class Checkpoints:
 
     def _all(self, fine: bool) -> bool:
         """Whether it is fine on all processes that restore."""
-        return fine if self._alone else agree(fine)
+        return fine if self._alone else all_agree(fine)
 
     def _try_restore(self, step: int, state: T, mesh: Mesh) -> T | _Unread:
         part = (0, 1) if self._alone else (process(), processes())

@@ -53,7 +53,7 @@ def fill_chunks(
         _fill(layout, group, places, lengths, tokens, (number, side))
         for group in range(len(layout.shapes))
     )
-    return chunks, layout.at(places).astype(np.int32)
+    return chunks, layout.vector_indices(places).astype(np.int32)
 
 
 def _fill(

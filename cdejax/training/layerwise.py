@@ -16,7 +16,7 @@ from cdejax.training.sharding import FSDP, split_dim
 N = TypeVar("N", bound=nnx.Module)
 
 
-def assemble(graphdef: nnx.GraphDef, params: Any, dims: Any, chunk: Any) -> Any:
+def merge_layerwise(graphdef: nnx.GraphDef, params: Any, dims: Any, chunk: Any) -> Any:
     """The model, from parts along `fsdp`: layers are gathered when they run.
 
     Inside `shard_map`. Differentiated, each gather becomes a reduce-scatter. A layer's
@@ -43,7 +43,7 @@ def assemble(graphdef: nnx.GraphDef, params: Any, dims: Any, chunk: Any) -> Any:
     ]
     for encoder in (*_encoders(model), *_encoders(pattern)):
         encoder.layers = nnx.List([])
-    model = _gathered(model, jax.tree.leaves(nnx.split(pattern)[1]))
+    model = _gather_module(model, jax.tree.leaves(nnx.split(pattern)[1]))
     for encoder, wrapped in zip(_encoders(model), layers, strict=True):
         encoder.layers = nnx.List(wrapped)
     return model
@@ -55,7 +55,7 @@ def _encoders(model: BiEncoder | ContextualEncoder) -> list[Encoder]:
     return [model.encoder]
 
 
-def _gathered(module: N, dims: Sequence[int]) -> N:
+def _gather_module(module: N, dims: Sequence[int]) -> N:
     """A module whose parameters are whole; `dims` are those of its leaves."""
     graph, shards = nnx.split(module)
     leaves, structure = jax.tree.flatten(shards)
@@ -80,7 +80,7 @@ class GatheredLayer(nnx.Module):
         policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 
         def run(shards: Any, x: Any, settings: dict[str, Any]) -> Array:
-            layer: Any = _gathered(nnx.merge(graph, shards), self._dims)
+            layer: Any = _gather_module(nnx.merge(graph, shards), self._dims)
             return layer(x, **settings, outputs=outputs)
 
         return jax.checkpoint(run, policy=policy)(shards, x, settings)

@@ -81,7 +81,7 @@ class Layout:
                 f"a text of {lengths[0]} tokens where rows have {widest}; the layout "
                 "was planned for another batch plan"
             )
-        place = _pack if self.packed else _pad
+        place = _place_packed if self.packed else _place_padded
         places = place(np.asarray(lengths), self)
         most = tuple(shape.chunks for shape in self.shapes)
         if any(n > m for n, m in zip(places.counts, most, strict=True)):
@@ -91,7 +91,7 @@ class Layout:
             )
         return places
 
-    def at(self, places: Places) -> Int[np.ndarray, "texts"]:
+    def vector_indices(self, places: Places) -> Int[np.ndarray, "texts"]:
         """Index of each text's vector among those of all groups."""
         sizes = [shape.vectors for shape in self.shapes]
         first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
@@ -112,7 +112,7 @@ class Layout:
         return int(widths[np.searchsorted(widths, lengths)].sum())
 
 
-def _sample(
+def _sample_steps(
     steps: Sequence[Int[np.ndarray, "devices texts"]],
 ) -> list[Int[np.ndarray, "devices texts"]]:
     """Some steps, spread over all of them."""
@@ -132,7 +132,7 @@ def plan_packed(
       steps: lengths of the texts on each device in each step, longest first.
       chunk_tokens: token positions of a chunk at most (one row at least).
     """
-    sample = [lengths[0].tolist() for lengths in _sample(steps)]
+    sample = [lengths[0].tolist() for lengths in _sample_steps(steps)]
     longest, totals = 1, []
     for lengths in steps:
         longest = max(longest, int(lengths.max(initial=1)))
@@ -179,7 +179,7 @@ def _slots(lengths: list[int], width: int) -> int:
 
 
 def _rows_needed(lengths: list[int], width: int, slots: int) -> int:
-    return int(_fit(lengths, width, slots)[0].max(initial=0)) + 1
+    return int(_best_fit(lengths, width, slots)[0].max(initial=0)) + 1
 
 
 def _rows_of_chunk(needed: list[int], most: int) -> int:
@@ -189,14 +189,14 @@ def _rows_of_chunk(needed: list[int], most: int) -> int:
     return min(candidates, key=lambda rows: sum(-(-n // rows) * rows for n in needed))
 
 
-def _pack(lengths: Int[np.ndarray, "texts"], layout: Layout) -> Places:
+def _place_packed(lengths: Int[np.ndarray, "texts"], layout: Layout) -> Places:
     shape = layout.shapes[0]
-    row, start, slot = _fit(lengths.tolist(), shape.width, shape.slots)
+    row, start, slot = _best_fit(lengths.tolist(), shape.width, shape.slots)
     counts = (int(row.max(initial=0)) // shape.rows + 1,)
     return Places(np.zeros_like(row), row, start, slot, counts)
 
 
-def _fit(lengths: list[int], width: int, slots: int) -> Int[np.ndarray, "3 texts"]:
+def _best_fit(lengths: list[int], width: int, slots: int) -> Int[np.ndarray, "3 texts"]:
     """Row, start and slot of texts, longest first, each in the fullest row it fits.
 
     At most one row with a free slot is left half empty or emptier, so there are at
@@ -245,9 +245,9 @@ def plan_padded(
         counts = np.bincount(lengths.ravel())
         histogram = np.pad(histogram, (0, max(len(counts) - len(histogram), 0)))
         histogram[: len(counts)] += counts
-    sample = np.concatenate(_sample(steps))
+    sample = np.concatenate(_sample_steps(steps))
     layouts = [
-        _unsurveyed(best_widths(histogram, most), tokens, front, sample.shape[1])
+        _without_counts(best_widths(histogram, most), tokens, front, sample.shape[1])
         for most in range(1, min(max_widths, len(histogram) // 8 + 1) + 1)
         for tokens in np.linspace(
             chunk_tokens, 0.7 * chunk_tokens, 7, dtype=int
@@ -255,10 +255,12 @@ def plan_padded(
     ]
     layout = min(
         layouts,
-        key=lambda layout: _computed(sample, layout) * (1 + _COPY * len(layout.shapes)),
+        key=lambda layout: (
+            _computed_positions(sample, layout) * (1 + _COPY * len(layout.shapes))
+        ),
     )
     used = np.concatenate(
-        [_used(_by_width(lengths, layout), layout) for lengths in steps]
+        [_chunks_in_use(_by_width(lengths, layout), layout) for lengths in steps]
     )
     most, least = used.max(0).tolist(), used.min(0).tolist()
     shapes = tuple(
@@ -268,7 +270,7 @@ def plan_padded(
     return dataclasses.replace(layout, shapes=shapes)
 
 
-def _unsurveyed(
+def _without_counts(
     widths: tuple[int, ...], chunk_tokens: int, front: int, texts: int
 ) -> Layout:
     """Rows of given widths; how many chunks there are is not known yet."""
@@ -278,10 +280,14 @@ def _unsurveyed(
     return Layout(shapes, packed=False, front=front)
 
 
-def _computed(sample: Int[np.ndarray, "devices texts"], layout: Layout) -> int:
+def _computed_positions(
+    sample: Int[np.ndarray, "devices texts"], layout: Layout
+) -> int:
     """Positions that are computed for a sample of steps, those before texts, too."""
     each = [shape.rows * (layout.front + shape.width) for shape in layout.shapes]
-    return int((_used(_by_width(sample, layout), layout) @ np.array(each)).sum())
+    return int(
+        (_chunks_in_use(_by_width(sample, layout), layout) @ np.array(each)).sum()
+    )
 
 
 def best_widths(histogram: Int[np.ndarray, "longest"], most: int) -> tuple[int, ...]:
@@ -341,18 +347,18 @@ def _by_width(
     return counts
 
 
-def _used(
+def _chunks_in_use(
     counts: Int[np.ndarray, "devices widths"], layout: Layout
 ) -> Int[np.ndarray, "devices widths"]:
     """Chunks in use."""
     return -(-counts // np.array([shape.rows for shape in layout.shapes]))
 
 
-def _pad(lengths: Int[np.ndarray, "texts"], layout: Layout) -> Places:
+def _place_padded(lengths: Int[np.ndarray, "texts"], layout: Layout) -> Places:
     counts = _by_width(lengths[None], layout)[0]
     group = np.repeat(np.arange(len(counts))[::-1], counts[::-1])  # longest first
     first = np.concatenate([[0], np.cumsum(counts[::-1])[:-1]])
     row = np.arange(len(lengths)) - np.repeat(first, counts[::-1])
-    used = _used(counts[None], layout)[0]
+    used = _chunks_in_use(counts[None], layout)[0]
     zeros = np.zeros_like(row)
     return Places(group, row, zeros, zeros, tuple(int(n) for n in used))

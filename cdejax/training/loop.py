@@ -24,8 +24,8 @@ from cdejax.runtime.global_arrays import replicate, whole_arrays
 from cdejax.runtime.platforms import has_cpu
 from cdejax.runtime.processes import from_main, is_main, main_only, processes
 from cdejax.runtime.progress import progress
-from cdejax.runtime.stopping import Stopped, requests
-from cdejax.storage.artifacts import RUN, appears, write_json
+from cdejax.runtime.stopping import Stopped, stop_requests
+from cdejax.storage.artifacts import RUN, wait_for_file, write_json
 from cdejax.storage.lock import lock_folder
 from cdejax.training.batch import Batch, BatchSettings, fill_fraction
 from cdejax.training.batch_maker import BatchMaker
@@ -37,15 +37,15 @@ from cdejax.training.objectives.registry import objective_of
 from cdejax.training.optimizer import learning_rate, make_optimizer
 from cdejax.training.relation import Relation
 from cdejax.training.run_folder import Inputs, check_run, claim_run
-from cdejax.training.sharding import check_shared, make_mesh
+from cdejax.training.sharding import check_splittable, make_mesh
 from cdejax.training.start import (
     BEST,
     CHECKPOINTS,
     Model,
+    arrays_on_host,
     build_model,
     first_state,
     initial_params,
-    on_host,
 )
 from cdejax.training.step import LossSettings, State, put_batch, train_step
 from cdejax.typing import Device
@@ -98,13 +98,13 @@ def train(
 
         main_only("claim", claim)
         if not is_main():
-            appears(folder / RUN)
+            wait_for_file(folder / RUN)
             check_run(folder, config, inputs)
         run = _Run(
             config, inputs, folder, evaluate, make_mesh(devices, config.training.fsdp)
         )
         try:
-            run.finish()
+            run.train()
         finally:
             run.close()
     return folder
@@ -159,7 +159,7 @@ def local_indices(mesh: Mesh) -> list[int]:
     return [i for i, device in flat if device.process_index == here]
 
 
-class _Ready(NamedTuple):
+class _PlacedBatch(NamedTuple):
     """A batch on its devices."""
 
     batch: Batch
@@ -169,17 +169,17 @@ class _Ready(NamedTuple):
     """Real tokens over computed positions, on the devices of this process."""
 
 
-class _Started(NamedTuple):
+class _RunningStep(NamedTuple):
     """A step that the devices work on."""
 
     step: int
     metrics: dict[str, jax.Array]
-    ready: _Ready
+    ready: _PlacedBatch
     waited: float
     """Seconds that the loop waited for its batch."""
 
 
-def _timed(items: Iterable[T]) -> Iterator[tuple[float, T]]:
+def _with_wait_times(items: Iterable[T]) -> Iterator[tuple[float, T]]:
     """Each item with the seconds that it was waited for."""
     iterator, done = iter(items), object()
     while True:
@@ -207,11 +207,11 @@ class _Run:
         self.total = inputs.plan.total_steps
         self.schedule = jax.jit(learning_rate(config.training, self.total))
         optimizer = make_optimizer(config.training, self.total)
-        with on_host():  # the model need not fit one device
+        with arrays_on_host():  # the model need not fit one device
             model: Model = build_model(config, mesh)
             params = initial_params(config, model)
         self.graphdef = nnx.split(model)[0]
-        check_shared(params, mesh)
+        check_splittable(params, mesh)
         self.state: State = first_state(optimizer, params, mesh)
         self.maker = make_batches(config, inputs, model, mesh)
         on_cpu = config.training.cpu_activations
@@ -228,10 +228,10 @@ class _Run:
         self.start = 0
         if (found := self.checkpoints.restore_latest(self.state, mesh)) is not None:
             self.start, self.state = found
-        self.log = MetricsLog(folder, self.start, self._opening())
+        self.log = MetricsLog(folder, self.start, self._start_event())
         self.clock, self.saved = time.perf_counter(), time.monotonic()
 
-    def _opening(self) -> dict[str, Any]:
+    def _start_event(self) -> dict[str, Any]:
         """What a reader of the log wants to know of this start, printed too."""
         plan = self.inputs.plan
         found, possible = self.maker.padding_efficiency()
@@ -246,7 +246,7 @@ class _Run:
             "context_documents": self.maker.context_size,
             "chunk_tokens": self.maker.settings.chunk_tokens,
             "chunks_kept": sum(self.kept.texts),
-            **self._limit(),
+            **self._activation_limit(),
             "padding_efficiency": round(found, 4),
             "best_padding_efficiency": round(possible, 4),
         }
@@ -254,36 +254,39 @@ class _Run:
         _log.info(", ".join(f"{k.replace('_', ' ')} {v}" for k, v in shown))
         return facts
 
-    def _limit(self) -> dict[str, float]:
+    def _activation_limit(self) -> dict[str, float]:
         """On CPUs, what bounds the kept chunks, and so the order of sums."""
         limit = self.config.training.cpu_activations
         return {"cpu_activations": limit} if has_cpu(self.mesh) else {}
 
-    def finish(self) -> None:
+    def train(self) -> None:
         """Runs the steps that are left."""
-        waiting: collections.deque[_Started] = collections.deque()
+        waiting: collections.deque[_RunningStep] = collections.deque()
         title = f"train {self.folder.name}"
-        with requests() as told, progress(title, self.total, self.start) as advance:
-            for waited, (step, ready) in _timed(self._batches()):
+        with (
+            stop_requests() as request,
+            progress(title, self.total, self.start) as advance,
+        ):
+            for waited, (step, ready) in _with_wait_times(self._batches()):
                 self.state, metrics = self.step(self.state, ready.batch, self.key)
-                waiting.append(_Started(step, metrics, ready, waited))
+                waiting.append(_RunningStep(step, metrics, ready, waited))
                 if len(waiting) > 1:  # the device works on the newest meanwhile
-                    self._record(waiting.popleft())
-                stop = told.signal
+                    self._log_step(waiting.popleft())
+                stop = request.signal
                 save = stop is not None or self._save_due(step + 1)
                 if save or self._evaluation_due(step + 1):
                     while waiting:
-                        self._record(waiting.popleft())
-                    self._keep(step + 1, save)
+                        self._log_step(waiting.popleft())
+                    self._evaluate_and_save(step + 1, save)
                 advance(1)
                 if stop is not None:
-                    self._end(step + 1, stop)
-            if told.signal is not None:  # it came behind the last step
-                self._end(self.total, told.signal)
+                    self._end_by_signal(step + 1, stop)
+            if request.signal is not None:  # it came behind the last step
+                self._end_by_signal(self.total, request.signal)
         if self.best.score == -math.inf:  # it was lost; the last is what there is
             self._evaluate(self.total)
 
-    def _end(self, done: int, signal: int) -> NoReturn:
+    def _end_by_signal(self, done: int, signal: int) -> NoReturn:
         self.checkpoints.wait()
         raise Stopped(
             signal,
@@ -291,14 +294,14 @@ class _Run:
             "goes on from there",
         )
 
-    def _batches(self) -> Iterator[tuple[int, _Ready]]:
+    def _batches(self) -> Iterator[tuple[int, _PlacedBatch]]:
         """Batches on their devices, made and moved by the reader threads."""
         local = local_indices(self.mesh)
 
-        def make(step: int) -> _Ready:
+        def make(step: int) -> _PlacedBatch:
             batch = self.maker.step(step, local)
             real = self.maker.real_tokens(step)
-            return _Ready(put_batch(batch, self.mesh), real, fill_fraction(batch))
+            return _PlacedBatch(put_batch(batch, self.mesh), real, fill_fraction(batch))
 
         threads = self.config.training.read_threads
         return batches(make, self.start, self.total, threads=threads)
@@ -314,7 +317,7 @@ class _Run:
         every = self.config.training.eval_every or self.total
         return done == self.total or done % every == 0
 
-    def _keep(self, done: int, save: bool) -> None:
+    def _evaluate_and_save(self, done: int, save: bool) -> None:
         """Evaluates if that is due, and writes a checkpoint if it is wanted."""
         if self._evaluation_due(done):
             self._evaluate(done)
@@ -340,12 +343,12 @@ class _Run:
         model = nnx.merge(self.graphdef, params)
         return from_main("evaluation", lambda: evaluate(model))
 
-    def _record(self, started: _Started) -> None:
+    def _log_step(self, started: _RunningStep) -> None:
         """Checks a finished step and logs it."""
         step, ready = started.step, started.ready
         values = {name: float(value) for name, value in started.metrics.items()}
         if not all(map(math.isfinite, (values["loss"], values["gradient_norm"]))):
-            self._stop(step, values)
+            self._stop_nonfinite(step, values)
         now = time.perf_counter()
         seconds, self.clock = max(now - self.clock, 1e-9), now
         if step == self.start:
@@ -362,7 +365,7 @@ class _Run:
         }
         self.log.add(step + 1, values)
 
-    def _stop(self, step: int, values: dict[str, float]) -> None:
+    def _stop_nonfinite(self, step: int, values: dict[str, float]) -> None:
         """Dumps a batch whose loss or gradient is not finite, and stops."""
         pairs, rows = self.inputs.pairs, self.inputs.plan.rows(step)
         path = self.folder / f"nonfinite-step-{step + 1}.json"

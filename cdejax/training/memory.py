@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from cdejax.models import BiEncoder, ContextualEncoder
-from cdejax.runtime.platforms import target
+from cdejax.runtime.platforms import target_device
 from cdejax.runtime.processes import from_main
 from cdejax.training.batch_maker import BatchMaker
 from cdejax.training.sharding import FSDP, split_dim
@@ -107,29 +107,31 @@ def activation_bytes(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> float:
     encoder = model.backbone if contextual else model.encoder
     width, small, large = min(64, encoder.longest or 64), 8, 16
 
-    def residuals(rows: int) -> int:
+    def residual_bytes(rows: int) -> int:
         def encode(params: Any, ids: Array, lengths: Array, context: Array) -> Array:
             model = nnx.merge(graphdef, params)
             if isinstance(model, ContextualEncoder):
                 return model.second_stage(ids, context=context, lengths=lengths)
             return model(ids, lengths=lengths)
 
-        def pull(params: Any, *rest: Array) -> Any:
+        def pullback(params: Any, *rest: Array) -> Any:
             return jax.vjp(lambda p: encode(p, *rest), params)[1]
 
         ids = jax.ShapeDtypeStruct((rows, width), jnp.int32)
         lengths = jax.ShapeDtypeStruct((rows,), jnp.int32)
-        context = jax.ShapeDtypeStruct((_front(model), model.dim), jnp.float32)
+        context = jax.ShapeDtypeStruct(
+            (_context_positions(model), model.dim), jnp.float32
+        )
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            found = jax.eval_shape(pull, params, ids, lengths, context)
+            found = jax.eval_shape(pullback, params, ids, lengths, context)
         return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(found))
 
     soft = model.config.soft_tokens if isinstance(model, ContextualEncoder) else 0
-    positions = (large - small) * (width + _front(model) + soft)
-    return (residuals(large) - residuals(small)) / positions
+    positions = (large - small) * (width + _context_positions(model) + soft)
+    return (residual_bytes(large) - residual_bytes(small)) / positions
 
 
-def _front(model: BiEncoder | ContextualEncoder) -> int:
+def _context_positions(model: BiEncoder | ContextualEncoder) -> int:
     return model.config.context_size if isinstance(model, ContextualEncoder) else 0
 
 
@@ -139,7 +141,7 @@ def device_bytes(mesh: Mesh) -> int | None:
     stats = here[0].memory_stats() if here else None
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"]
-    device = target(mesh)
+    device = target_device(mesh)
     core = _CORE_GIB.get(device.device_kind)
     return None if core is None else round(core * (device.num_cores or 1) * 2**30)
 

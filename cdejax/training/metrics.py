@@ -34,7 +34,7 @@ class MetricsLog:
         self._writes = is_main()
         if not self._writes:
             return
-        _keep_before(self.path, start)
+        _drop_after(self.path, start)
         self._stream = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
         self._board = _Board(Path(folder) / "tensorboard", start)
         self._write({**event, "time": time.time()})
@@ -43,7 +43,9 @@ class MetricsLog:
         """Logs the values of a step (counted from 1: steps done)."""
         if not self._writes:
             return
-        self._write({"step": step, **{k: _plain(v) for k, v in values.items()}})
+        self._write(
+            {"step": step, **{k: _finite_or_text(v) for k, v in values.items()}}
+        )
         self._board.add(step, values)
 
     def _write(self, line: Mapping[str, Any]) -> None:
@@ -62,13 +64,13 @@ class _Board:
     """TensorBoard's files, written at once: a queue blocks when its thread has died."""
 
     def __init__(self, folder: Path, start: int):
-        with _without_torch():
+        with _hide_torch():
             from tensorboardX.event_file_writer import EventsWriter
             from tensorboardX.proto import event_pb2
 
         self._proto: Any = event_pb2
         self._events: EventsWriter | None = None
-        with self._or_without():
+        with self._disable_on_error():
             folder.mkdir(parents=True, exist_ok=True)
             self._events = EventsWriter(str(folder / "events"))
             begun = self._proto.SessionLog(status=self._proto.SessionLog.START)
@@ -77,14 +79,14 @@ class _Board:
     def add(self, step: int, values: Mapping[str, float]) -> None:
         from tensorboardX.summary import scalar
 
-        with self._or_without():
+        with self._disable_on_error():
             for name, value in values.items():
                 self._write(step=step, summary=scalar(name, value))
             if self._events is not None:
                 self._events.flush()
 
     def close(self) -> None:
-        with self._or_without():
+        with self._disable_on_error():
             if self._events is not None:
                 self._events.close()
 
@@ -94,7 +96,7 @@ class _Board:
             self._events.write_event(event)
 
     @contextlib.contextmanager
-    def _or_without(self) -> Iterator[None]:
+    def _disable_on_error(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -103,7 +105,7 @@ class _Board:
 
 
 @contextlib.contextmanager
-def _without_torch() -> Iterator[None]:
+def _hide_torch() -> Iterator[None]:
     """tensorboardX loads torch where it finds it: seconds, for nothing we write."""
     if "torch" in sys.modules:
         yield
@@ -135,13 +137,13 @@ def _read_line(place: str, line: str) -> dict[str, Any]:
         raise ValueError(f"{place}: not JSON ({error}); remove the line") from None
 
 
-def _plain(value: float) -> float | str:
+def _finite_or_text(value: float) -> float | str:
     """JSON has no NaN and no infinity: they become text."""
     value = float(value)
     return value if math.isfinite(value) else str(value)
 
 
-def _keep_before(path: Path, start: int) -> None:
+def _drop_after(path: Path, start: int) -> None:
     """Drops lines of steps after `start`, and a last line that a kill cut short."""
     lines = read_metrics(path.parent)
     kept = [line for line in lines if line.get("step", 0) <= start]

@@ -34,7 +34,7 @@ def learning_rate(config: TrainingConfig, total_steps: int) -> optax.Schedule:
     return optax.join_schedules([ramp, after], [warmup])
 
 
-def decays(params: Any) -> Any:
+def weight_decay_mask(params: Any) -> Any:
     """Which parameters decay: matrices, so no bias, norm weight or single vector."""
     return jax.tree.map(lambda x: x.ndim >= 2, params)
 
@@ -48,6 +48,6 @@ def make_optimizer(
         optax.adamw(
             learning_rate(config, total_steps),
             weight_decay=config.weight_decay,
-            mask=decays,
+            mask=weight_decay_mask,
         ),
     )

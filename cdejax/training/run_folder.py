@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cdejax.data.pairs import Pairs
     from cdejax.data.tokens import Tokens
 
-_LOOKING = (
+_NOT_DECISIVE = (
     *("eval_every", "checkpoint_every", "checkpoint_minutes", "keep_checkpoints"),
     *("log_every", "read_threads", "compilation_cache"),
     *("chunk_tokens", "cpu_activations", "packed", "max_widths"),
@@ -66,7 +66,7 @@ def claim_run(folder: Path, config: Config, inputs: Inputs) -> None:
             "from a copy, or move the folder away to train anew."
         )
     else:
-        recipe = _recipe(config, inputs)
+        recipe = _decisive_settings(config, inputs)
         versions = {"version": VERSIONS["training"], "cdejax": version("cdejax")}
         key = {"fingerprint": fingerprint(recipe)}
         write_json(folder / RUN, versions | key | {"recipe": recipe})
@@ -83,7 +83,7 @@ def check_run(folder: str | Path, config: Config, inputs: Inputs) -> None:
         raise ValueError(f"{folder}: not trained; run `cdejax train` first")
     check_version(folder)
     found = _with_defaults(read_json(path).get("recipe"))
-    if changed := sorted(_differences(found, _recipe(config, inputs))):
+    if changed := sorted(_differences(found, _decisive_settings(config, inputs))):
         raise ValueError(
             f"{folder}: holds a run of another recipe or of other data (differs in "
             f"{', '.join(changed)}). Choose another `name` or `output`, or move the "
@@ -130,9 +130,9 @@ def check_trained(folder: str | Path, config: Config, inputs: Inputs) -> None:
         )
 
 
-def _recipe(config: Config, inputs: Inputs) -> dict[str, Any]:
+def _decisive_settings(config: Config, inputs: Inputs) -> dict[str, Any]:
     """Everything that decides a run's parameters."""
-    training = _deciding(config.training)
+    training = _decisive_training(config.training)
     recipe = {"model": jsonable(config.model), "training": training}
     recipe |= {"seed": config.seed, "files": start_files(config)}
     if config.validation_share:
@@ -147,13 +147,15 @@ def _with_defaults(recipe: Any) -> Any:
     """
     if not isinstance(recipe, dict) or not isinstance(recipe.get("training"), dict):
         return recipe
-    return recipe | {"training": _deciding(TrainingConfig()) | recipe["training"]}
+    return recipe | {
+        "training": _decisive_training(TrainingConfig()) | recipe["training"]
+    }
 
 
-def _deciding(training: TrainingConfig) -> dict[str, Any]:
+def _decisive_training(training: TrainingConfig) -> dict[str, Any]:
     """The settings that decide a run's parameters."""
     settings = jsonable(training)
-    return {name: x for name, x in settings.items() if name not in _LOOKING}
+    return {name: x for name, x in settings.items() if name not in _NOT_DECISIVE}
 
 
 def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:

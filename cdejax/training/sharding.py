@@ -22,7 +22,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from cdejax.runtime.global_arrays import distribute
-from cdejax.runtime.mesh import DATA, arranged, slices
+from cdejax.runtime.mesh import DATA, arrange_devices, group_by_slice
 from cdejax.typing import Device
 
 FSDP = "fsdp"
@@ -43,11 +43,13 @@ def make_mesh(devices: Sequence[Device] | None = None, fsdp: int = 1) -> Mesh:
     """
     devices = list(jax.devices() if devices is None else devices)
     _check_division(devices, fsdp)
-    return Mesh(arranged(devices, fsdp), (DATA, FSDP), axis_types=(AxisType.Auto,) * 2)
+    return Mesh(
+        arrange_devices(devices, fsdp), (DATA, FSDP), axis_types=(AxisType.Auto,) * 2
+    )
 
 
 def _check_division(devices: Sequence[Device], fsdp: int) -> None:
-    sizes = [len(part) for part in slices(devices)]
+    sizes = [len(part) for part in group_by_slice(devices)]
     common = math.gcd(*sizes)
     if common % fsdp == 0:
         return
@@ -88,7 +90,7 @@ def shardings_of(tree: Any, mesh: Mesh) -> Any:
     )
 
 
-def check_shared(params: Any, mesh: Mesh) -> None:
+def check_splittable(params: Any, mesh: Mesh) -> None:
     """Refuses a mesh whose `fsdp` would share little.
 
     Raises:
@@ -111,7 +113,7 @@ def put_state(tree: Any, mesh: Mesh) -> Any:
     return distribute(tree, shardings_of(tree, mesh))
 
 
-def together(
+def gather_parameters(
     shards: list[Float[Array, "..."]], dims: Sequence[int | None]
 ) -> list[Float[Array, "..."]]:
     """Arrays of which each device along `data` holds a part: one all-gather.
@@ -126,16 +128,20 @@ def together(
     split = [i for i, dim in enumerate(dims) if dim is not None]
     count, out = jax.lax.axis_size(DATA), list(shards)
     if count > 1 and split:
-        flat = jax.lax.all_gather(_joined([shards[i].ravel() for i in split]), DATA)
-        for i, piece in zip(split, _cut(flat, [shards[i] for i in split]), strict=True):
-            out[i] = _merge(piece.reshape(count, *shards[i].shape), dims[i] or 0)
+        flat = jax.lax.all_gather(
+            _concatenate([shards[i].ravel() for i in split]), DATA
+        )
+        for i, piece in zip(
+            split, _split_like(flat, [shards[i] for i in split]), strict=True
+        ):
+            out[i] = _merge_parts(piece.reshape(count, *shards[i].shape), dims[i] or 0)
     for i, dim in enumerate(dims):
         if dim is None:
             out[i] = jax.lax.pcast(out[i], (DATA, FSDP), to="varying")
     return out
 
 
-def apart(
+def scatter_gradients(
     gradients: list[Float[Array, "..."]], dims: Sequence[int | None], sums: T
 ) -> tuple[list[Float[Array, "..."]], T]:
     """Sums gradients over the devices, each keeping its part: one reduce-scatter.
@@ -146,35 +152,35 @@ def apart(
     split = [i for i, dim in enumerate(dims) if dim is not None]
     count, out = jax.lax.axis_size(DATA), list(gradients)
     if count > 1 and split:
-        stacks = [_split(gradients[i], dims[i] or 0, count) for i in split]
-        flat = _joined([stack.reshape(count, -1) for stack in stacks])
+        stacks = [_split_parts(gradients[i], dims[i] or 0, count) for i in split]
+        flat = _concatenate([stack.reshape(count, -1) for stack in stacks])
         flat = jax.lax.psum_scatter(flat, DATA, scatter_dimension=0)
         parts = [stack[0] for stack in stacks]
-        for i, piece, part in zip(split, _cut(flat, parts), parts, strict=True):
+        for i, piece, part in zip(split, _split_like(flat, parts), parts, strict=True):
             out[i] = piece.reshape(part.shape)
     rest = {i: out[i] for i, dim in enumerate(dims) if dim is None}
     rest, sums = jax.lax.psum((rest, sums), (DATA, FSDP))
     return [rest.get(i, x) for i, x in enumerate(out)], sums
 
 
-def _joined(pieces: list[Array]) -> Array:
+def _concatenate(pieces: list[Array]) -> Array:
     return pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces, axis=-1)
 
 
-def _cut(flat: Array, like: list[Array]) -> list[Array]:
+def _split_like(flat: Array, like: list[Array]) -> list[Array]:
     """What was joined, along the last axis."""
     ends = list(itertools.accumulate(x.size for x in like))[:-1]
     return jnp.split(flat, ends, axis=-1)
 
 
-def _merge(parts: Array, dim: int) -> Array:
+def _merge_parts(parts: Array, dim: int) -> Array:
     """[count, *part] as one array, parts end to end along a dimension."""
     shape = list(parts.shape[1:])
     shape[dim] *= parts.shape[0]
     return jnp.moveaxis(parts, 0, dim).reshape(shape)
 
 
-def _split(x: Array, dim: int, count: int) -> Array:
+def _split_parts(x: Array, dim: int, count: int) -> Array:
     """The inverse of `_merge`."""
     shape = (*x.shape[:dim], count, x.shape[dim] // count, *x.shape[dim + 1 :])
     return jnp.moveaxis(x.reshape(shape), dim, 0)

@@ -19,7 +19,7 @@ from cdejax.embedding.keys import folder_files, model_files
 from cdejax.folders.paths import resolve_folder
 from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder, from_pretrained
 from cdejax.runtime.mesh import local_mesh
-from cdejax.runtime.platforms import usual_dtype
+from cdejax.runtime.platforms import default_dtype
 from cdejax.storage.artifacts import RUN, hash_files
 from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.checkpoint_folder import saved_steps
@@ -36,11 +36,11 @@ _log = logging.getLogger(__name__)
 
 def activation_dtype(choice: str, mesh: Mesh) -> Any:
     """The dtype of activations: `auto` is bfloat16 on GPU and TPU, float32 on CPU."""
-    return usual_dtype(mesh) if choice == "auto" else jnp.dtype(choice)
+    return default_dtype(mesh) if choice == "auto" else jnp.dtype(choice)
 
 
 @contextlib.contextmanager
-def on_host() -> Iterator[None]:
+def arrays_on_host() -> Iterator[None]:
     """Arrays that are made meanwhile lie in the host's memory, not on a device.
 
     Where JAX may not use the CPU (JAX_PLATFORMS=cuda), they lie on the first device.
@@ -81,7 +81,7 @@ def build_model(config: Config, mesh: Mesh | None = None) -> Model:
         )
     _check_lengths(config, loaded)
     if isinstance(loaded, ContextualEncoder):
-        _check_same(settings, loaded)
+        _check_settings(settings, loaded)
         return loaded
     if not loaded.include_prompt:
         raise ValueError(
@@ -157,7 +157,7 @@ def is_export(folder: Path) -> bool:
     return (folder / "config.json").is_file()
 
 
-def _check_same(settings: ModelConfig, loaded: ContextualEncoder) -> None:
+def _check_settings(settings: ModelConfig, loaded: ContextualEncoder) -> None:
     """Refuses a recipe that describes another model than the folder holds."""
     wanted = {"kind": "contextual", "layers": None, "first_stage_layers": None}
     for name in ("context_size", "soft_tokens", "pooling"):
@@ -244,7 +244,7 @@ def trained_params(run_folder: str | Path, params: Any) -> Any:
     Raises:
       ValueError: the run has no checkpoint.
     """
-    targets = params, _whole_state(params)
+    targets = params, _state_shapes(params)
     for name, target in zip(_TRAINED, targets, strict=True):
         folder = Path(run_folder) / name
         if not folder.is_dir():
@@ -257,7 +257,7 @@ def trained_params(run_folder: str | Path, params: Any) -> Any:
     raise ValueError(f"{run_folder}: no checkpoint there; run `cdejax train` first")
 
 
-def _whole_state(params: Any) -> State:
+def _state_shapes(params: Any) -> State:
     """Shapes of a checkpoint: the same for every recipe that trains these parameters.
 
     Orbax reads a checkpoint whole or not at all.

@@ -26,7 +26,7 @@ from cdejax.runtime.mesh import DATA
 from cdejax.runtime.platforms import has_tpu
 from cdejax.training.batch import Batch
 from cdejax.training.cache import Chunks, Encode, encode_cached
-from cdejax.training.layerwise import assemble
+from cdejax.training.layerwise import merge_layerwise
 from cdejax.training.objectives import (
     BLOCK,
     Objective,
@@ -39,11 +39,11 @@ from cdejax.training.sharding import (
     EVERYWHERE,
     FSDP,
     ROWS,
-    apart,
+    gather_parameters,
+    scatter_gradients,
     shardings_of,
     specs_of,
     split_dim,
-    together,
 )
 from cdejax.typing import AnyArray
 
@@ -130,12 +130,12 @@ def loss_and_gradients(
             def loss(parts: list[Array]) -> tuple[Array, Metrics]:
                 params = jax.tree.unflatten(structure, parts)
                 dims = jax.tree.unflatten(structure, pattern)
-                model = functools.partial(assemble, graphdef, params, dims)
+                model = functools.partial(merge_layerwise, graphdef, params, dims)
                 return _local_loss(model, batch, key, settings, kept)
 
             differentiate = jax.value_and_grad(loss, has_aux=True)
-            (_, metrics), gradients = differentiate(together(shards, dims))
-            gradients, metrics = apart(gradients, dims, metrics)
+            (_, metrics), gradients = differentiate(gather_parameters(shards, dims))
+            gradients, metrics = scatter_gradients(gradients, dims, metrics)
             return metrics, gradients
 
         specs = specs_of(leaves, mesh)

@@ -17,11 +17,11 @@ from cdejax.data.tokenizer import Tokenizer
 from cdejax.embedding import block_encoder
 from cdejax.embedding import embedder as module
 from cdejax.embedding.embedder import Embedder
-from cdejax.embedding.program import program
-from cdejax.embedding.widths import batches, widths
+from cdejax.embedding.program import shared_program
+from cdejax.embedding.widths import batch_by_length, padded_widths
 from cdejax.models import Bert, BertConfig, BiEncoder, ContextualEncoder
 from cdejax.models.context import Context, sample
-from cdejax.runtime.mesh import local_mesh, split
+from cdejax.runtime.mesh import local_mesh, row_sharding
 
 TEXTS = [
     "a short text",
@@ -77,7 +77,7 @@ def tokens(tokenizer, texts):
 def compilations(embedder):
     """Shapes that a model has been compiled for."""
     stages = ("alone",) if embedder.context_size is None else ("first", "second")
-    found = (program(embedder._graph, s, local_mesh()) for s in stages)
+    found = (shared_program(embedder._graph, s, local_mesh()) for s in stages)
     return sum(p.run._cache_size() for p in found)
 
 
@@ -150,8 +150,8 @@ def test_no_texts(biencoder):
 @pytest.mark.parametrize("fine", [False, True])
 def test_batches_cover_every_row_once_in_few_shapes(devices, least, fine):
     lengths = np.random.default_rng(0).integers(2, 257, 5003)
-    seen, wide = [], widths(256, fine)
-    found = batches(lengths, 64, wide, least, devices)
+    seen, wide = [], padded_widths(256, fine)
+    found = batch_by_length(lengths, 64, wide, least, devices)
     for rows, size, width in found:
         assert len(rows) <= size
         assert lengths[rows].max() <= width
@@ -167,19 +167,19 @@ def test_batches_cover_every_row_once_in_few_shapes(devices, least, fine):
 
 def test_few_texts_of_many_lengths_share_one_batch_on_an_accelerator():
     lengths = np.array([3, 200, 17, 90, 41])
-    ((rows, size, width),) = batches(lengths, 64, widths(512, False), 64)
+    ((rows, size, width),) = batch_by_length(lengths, 64, padded_widths(512, False), 64)
     assert sorted(rows) == [0, 1, 2, 3, 4]
     assert (size, width) == (64, 256)
 
 
 def test_widths_are_bounded_and_the_coarse_ones_are_among_the_fine():
-    assert widths(256, False).tolist() == [16, 32, 64, 128, 256]
-    assert widths(100, False).tolist() == [16, 32, 64, 100]
-    assert widths(8, True).tolist() == [8]
-    fine = widths(512, True)
+    assert padded_widths(256, False).tolist() == [16, 32, 64, 128, 256]
+    assert padded_widths(100, False).tolist() == [16, 32, 64, 100]
+    assert padded_widths(8, True).tolist() == [8]
+    fine = padded_widths(512, True)
     assert fine[:9].tolist() == [16, 32, 48, 64, 80, 96, 112, 128, 160]
     assert len(fine) == 16
-    assert set(widths(512, False)) <= set(fine)
+    assert set(padded_widths(512, False)) <= set(fine)
 
 
 def one_device():
@@ -210,9 +210,9 @@ def test_eight_devices_give_the_vectors_of_one(tokenizer, monkeypatch):
 
 
 def test_every_device_encodes_its_own_rows(biencoder):
-    run = program(biencoder._graph, "alone", local_mesh()).run
+    run = shared_program(biencoder._graph, "alone", local_mesh()).run
     arrays = np.ones((16, 32), np.int32), np.ones(16, np.int32)
-    ids, lengths = jax.device_put(arrays, split(local_mesh()))
+    ids, lengths = jax.device_put(arrays, row_sharding(local_mesh()))
     lowered = run.lower(biencoder._device_params, None, None, ids, lengths)
     text = lowered.compile().as_text()
     assert "all-gather" not in text
@@ -260,7 +260,7 @@ def test_few_texts_take_one_size_of_batch(tokenizer):
 
 def test_several_new_shapes_are_compiled_before_they_are_used(tokenizer):
     embedder = Embedder(BiEncoder(tiny(4, layer_norm_eps=1e-7)), tokenizer)
-    found = program(embedder._graph, "alone", local_mesh())
+    found = shared_program(embedder._graph, "alone", local_mesh())
     fixed = embedder._device_params, None, None
     found.compile(fixed, {(8, 16), (8, 32), (16, 16)})
     assert compilations(embedder) == 3

@@ -22,7 +22,7 @@ from cdejax.models import (
     from_pretrained,
     to_state_dict,
 )
-from cdejax.models.checkpoints.config import fill
+from cdejax.models.checkpoints.config import read_fields
 from cdejax.models.checkpoints.nomic_bert import NOMIC_BERT
 from cdejax.models.checkpoints.registry import ARCHITECTURES
 
@@ -103,7 +103,7 @@ def test_what_is_needed_is_said(change, needed):
     ((key, _),) = change.items()
     raw = {**config_dict(Bert(BertConfig(40, 16, 1, 2, 24), nnx.Rngs(0))), **change}
     with pytest.raises(ValueError, match=f"{FILE}: {key} is {needed}"):
-        fill(BertConfig, raw, FILE)
+        read_fields(BertConfig, raw, FILE)
 
 
 def test_usual_dropouts_and_whole_floats_are_read():
@@ -197,7 +197,9 @@ def test_sizes_that_make_no_sense_together(encoder, config, said):
 def test_settings_that_only_sound_like_a_dropout_are_left_alone():
     raw = config_dict(Bert(BertConfig(40, 16, 1, 2, 24), nnx.Rngs(0)))
     odd = {"disable_dropout": True, "use_dropout": False, "layer_dropout": [0, 2]}
-    assert fill(BertConfig, raw | odd, FILE) == fill(BertConfig, raw, FILE)
+    assert read_fields(BertConfig, raw | odd, FILE) == read_fields(
+        BertConfig, raw, FILE
+    )
 
 
 def test_far_more_layers_than_weights_are_refused_at_once(tmp_path):

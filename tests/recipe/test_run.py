@@ -476,7 +476,7 @@ def live_bytes():
 
 
 def test_evaluation_in_training_holds_no_second_model(recipe):
-    from cdejax.embedding.program import program
+    from cdejax.embedding.program import shared_program
     from cdejax.training.start import build_model
 
     resolved = stages.variants_of(load_config(recipe))["shuffled"]
@@ -491,10 +491,10 @@ def test_evaluation_in_training_holds_no_second_model(recipe):
     assert held - before >= size > 1e6
     first = score(model)
     assert live_bytes() - held < size / 100
-    compiled = program.cache_info().misses
+    compiled = shared_program.cache_info().misses
     again = nnx.merge(*nnx.split(model))  # as each evaluation of a run makes it
     assert score(again) == first
-    assert program.cache_info().misses == compiled
+    assert shared_program.cache_info().misses == compiled
 
 
 def test_report_shows_no_query_that_chose_the_checkpoint(recipe, tmp_path, capsys):

@@ -21,13 +21,13 @@ PROGRAM = """
 import sys
 import jax
 import jax.numpy as jnp
-from cdejax.runtime.compilation import keep_compiled
+from cdejax.runtime.compilation import enable_compilation_cache
 
 hits = []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event))
-keep_compiled(sys.argv[1] + "-of-another-variant")
+enable_compilation_cache(sys.argv[1] + "-of-another-variant")
 jax.jit(lambda x: x + 1)(jnp.ones(3))
-keep_compiled(sys.argv[1])
+enable_compilation_cache(sys.argv[1])
 jax.jit(lambda x: (x @ x).sum())(jnp.ones((8, 8)))
 print(hits.count("/jax/compilation_cache/cache_hits"))
 """
@@ -66,7 +66,7 @@ def test_a_second_process_compiles_nothing_anew(tmp_path):
 
 def test_nothing_is_kept_for_several_cpu_devices(tmp_path, caplog):
     """Programs read back hung, crashed or gave NaN there, with `training.fsdp` 2."""
-    compilation.keep_compiled(tmp_path / "compiled")
+    compilation.enable_compilation_cache(tmp_path / "compiled")
     jax.jit(lambda x: x + 1)(np.ones(3)).block_until_ready()
     assert "several CPU devices (8 here)" in caplog.text
     assert not (tmp_path / "compiled").exists()
@@ -82,7 +82,7 @@ def test_training_names_the_folder_before_anything_compiles(monkeypatch):
     def stop(stages):
         raise Stop
 
-    monkeypatch.setattr(variant, "keep_compiled", named.append)
+    monkeypatch.setattr(variant, "enable_compilation_cache", named.append)
     monkeypatch.setattr(stages.Stages, "inputs", stop)
     recipe = Config(training=TrainingConfig(compilation_cache="compiled"))
     for config in (Config(), dataclasses.replace(recipe, name="kept")):

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from cdejax.runtime.mesh import arranged, local_mesh, slices
+from cdejax.runtime.mesh import arrange_devices, group_by_slice, local_mesh
 from cdejax.training.sharding import make_mesh
 from tests.devices import FakeGpu, gpu_hosts
 
@@ -26,11 +26,13 @@ def test_devices_of_a_slice_come_together_in_whatever_order_they_are_listed():
     gpus = gpu_hosts(4)
     mixed = random.Random(0).sample(gpus, len(gpus))
     found = make_mesh(mixed, 4).devices
-    assert {frozenset(row) for row in found} != set(map(frozenset, arranged(gpus, 4)))
+    assert {frozenset(row) for row in found} != set(
+        map(frozenset, arrange_devices(gpus, 4))
+    )
     hosts = [gpu.slice_index for gpu in found.flat]
     assert hosts == sorted(hosts)
     assert set(found.flat) == set(gpus)
-    assert [len(part) for part in slices(mixed)] == [8] * 4
+    assert [len(part) for part in group_by_slice(mixed)] == [8] * 4
 
 
 def test_hosts_may_differ_in_size():
@@ -78,4 +80,4 @@ def test_chips_that_form_no_box_keep_their_order():
             return (self.id % 2, self.id // 2, 0)
 
     chips = [Chip(i, 0, 0, "tpu", "TPU v5p") for i in range(3)]
-    np.testing.assert_array_equal(arranged(chips)[:, 0], np.array(chips, object))
+    np.testing.assert_array_equal(arrange_devices(chips)[:, 0], np.array(chips, object))

@@ -12,11 +12,11 @@ from cdejax.models.kernels.attention import attention
 from cdejax.runtime import platforms
 from cdejax.runtime.compilation import model_options
 from cdejax.runtime.platforms import (
+    default_dtype,
     has_nvidia,
     has_tpu,
     has_triton,
     platform,
-    usual_dtype,
 )
 from cdejax.training.sharding import make_mesh
 from cdejax.training.start import activation_dtype
@@ -48,7 +48,7 @@ def test_a_mesh_of_gpus_is_asked_where_there_is_only_a_cpu():
     assert platform(mesh) == "gpu"
     assert has_nvidia(mesh)
     assert model_options(mesh)
-    assert usual_dtype(mesh) == activation_dtype("auto", mesh) == jnp.bfloat16
+    assert default_dtype(mesh) == activation_dtype("auto", mesh) == jnp.bfloat16
     assert activation_dtype("float32", mesh) == jnp.float32
 
 
@@ -56,7 +56,7 @@ def test_cpu_devices_are_asked_among_gpus(among_gpus):
     assert platform() == "gpu"
     mesh = make_mesh(jax.devices("cpu"))
     assert model_options(mesh) is None
-    assert usual_dtype(mesh) == jnp.float32
+    assert default_dtype(mesh) == jnp.float32
     q = jnp.ones((8, 4, 2, 32), jnp.bfloat16)
     run = jax.shard_map(
         lambda q: attention(q, q, q, segments=jnp.ones(q.shape[:2], jnp.int32)),

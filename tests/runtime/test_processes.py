@@ -29,7 +29,7 @@ WORKER = Path(__file__).parents[1] / "distributed_worker.py"
 def test_nothing_is_asked_for():
     assert Membership.read({}) is None
     assert Membership.read({COORDINATOR: "", "SLURM_JOB_ID": "7"}) is None
-    processes.join({})
+    processes.join_processes({})
     assert (processes.process(), processes.processes()) == (0, 1)
     assert processes.is_main()
 
@@ -95,9 +95,9 @@ def test_one_process_alone_waits_for_nobody():
     assert processes.from_main("x", lambda: 3) == 3
     assert processes.main_only("x", lambda: [3]) == [3]
     assert processes.main_first("x", lambda: {3}) == {3}
-    assert processes.agree(True)
+    assert processes.all_agree(True)
     processes.barrier("x", 0)
-    with processes.leaving():
+    with processes.leave_in_order():
         pass
 
 

@@ -38,7 +38,7 @@ def test_pieces_of_minutes_keep_their_rate_and_remaining_time(monkeypatch, capsy
 
 def test_a_rate_follows_the_work():
     speed = progress._Speed(0.0)
-    rates = [speed.after(1, float(now)) for now in (*range(1, 40), *range(40, 120, 2))]
+    rates = [speed.update(1, float(now)) for now in (*range(1, 40), *range(40, 120, 2))]
     assert rates[38] == pytest.approx(1)
     assert rates[-1] == pytest.approx(0.5)
 

@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 
 from cdejax.embedding.program import Program
 from cdejax.models import Bert, BertConfig, BiEncoder
-from cdejax.runtime.platforms import has_tpu, usual_dtype
+from cdejax.runtime.platforms import default_dtype, has_tpu
 from cdejax.training.memory import activation_bytes, chunk_tokens, device_bytes
 from cdejax.training.objectives import InfoNCE
 from cdejax.training.sharding import EVERYWHERE, ROWS, make_mesh, shardings_of
@@ -89,7 +89,7 @@ def test_an_impossible_division_names_the_setting():
 
 def encoder(mesh, **sizes):
     config = BertConfig(VOCABULARY, 128, 1, 2, 256, **sizes)
-    return BiEncoder(Bert(config, nnx.Rngs(0), usual_dtype(mesh)))
+    return BiEncoder(Bert(config, nnx.Rngs(0), default_dtype(mesh)))
 
 
 @pytest.mark.parametrize("fsdp", [1, 2])

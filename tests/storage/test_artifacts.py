@@ -190,7 +190,7 @@ def test_a_run_keeps_its_artefacts_through_other_code(tmp_path, monkeypatch):
     old = stage({"size": 1, "path": tmp_path, "pair": (1, 2.5)})
     key = artifacts.artifact_fingerprint(old)
     monkeypatch.setitem(artifacts.VERSIONS, "s", 2)
-    with artifacts.keeping([key, "unknown"]):
+    with artifacts.keep_artifacts([key, "unknown"]):
         assert stage({"size": 1, "path": tmp_path, "pair": (1, 2.5)}) == old
         assert stage({"size": 2, "path": tmp_path, "pair": (1, 2.5)}) != old
     assert stage({"size": 1, "path": tmp_path, "pair": (1, 2.5)}) != old

@@ -49,7 +49,7 @@ def test_a_file_that_was_just_written_is_read_again(file):
 @pytest.mark.parametrize("way", ["in place", "renamed", "with its time set back"])
 def test_a_change_is_seen(file, way, monkeypatch):
     monkeypatch.setattr(hashing, "SETTLED", 0.02)
-    while not hashing.settled(hashing.signature(file)):
+    while not hashing.is_settled(hashing.signature(file)):
         pass
     first, before = file_hash(file), os.stat(file)
     if way == "renamed":

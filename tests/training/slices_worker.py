@@ -55,8 +55,8 @@ def norms(params: Any) -> list[float]:
 
 
 if __name__ == "__main__":
-    processes.join()
-    with processes.leaving():
+    processes.join_processes()
+    with processes.leave_in_order():
         meshes._slice_of = slice_of
         mesh = make_mesh(fsdp=2)
         owners = np.vectorize(lambda device: device.process_index)(mesh.devices)

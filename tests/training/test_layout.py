@@ -45,7 +45,7 @@ def test_every_text_has_a_place_of_its_own(steps, tokens, devices):
                 for position in range(places.start[i], places.start[i] + length):
                     taken.add((places.group[i], places.row[i], position))
             assert len(taken) == mine.sum()
-            at = layout.at(places)
+            at = layout.vector_indices(places)
             assert len(set(at.tolist())) == len(mine)
             assert at.max() < sum(shape.vectors for shape in layout.shapes)
             for shape, count in zip(layout.shapes, places.counts, strict=True):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cdejax.config import TrainingConfig
-from cdejax.training.optimizer import decays, learning_rate, make_optimizer
+from cdejax.training.optimizer import learning_rate, make_optimizer, weight_decay_mask
 
 
 def rates(schedule, warmup=4, total=20):
@@ -38,7 +38,7 @@ def test_warm_up_longer_than_the_run_is_refused(warmup):
 
 def test_only_matrices_decay():
     params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2), "null": jnp.ones(2)}
-    assert decays(params) == {"kernel": True, "bias": False, "null": False}
+    assert weight_decay_mask(params) == {"kernel": True, "bias": False, "null": False}
     config = TrainingConfig(learning_rate=0.1, weight_decay=0.5, schedule="constant")
     optimizer = make_optimizer(config, 10)
     nothing = jax.tree.map(jnp.zeros_like, params)

@@ -34,7 +34,9 @@ def config(tmp_path, minilm, monkeypatch):
 def test_how_to_compute_is_no_part_of_what_a_run_is(config, changes, same):
     training = dataclasses.replace(config.training, **changes)
     other = dataclasses.replace(config, training=training)
-    found = [fingerprint(run_folder._recipe(c, INPUTS)) for c in (config, other)]
+    found = [
+        fingerprint(run_folder._decisive_settings(c, INPUTS)) for c in (config, other)
+    ]
     assert (found[0] == found[1]) is same
 
 
@@ -54,10 +56,10 @@ def test_a_folder_without_a_checkpoint_is_free(config, tmp_path):
 def test_a_run_begun_before_a_setting_existed_resumes_at_its_default(config, tmp_path):
     run = tmp_path / "run"
     (run / run_folder.CHECKPOINTS / "2").mkdir(parents=True)
-    training = run_folder._recipe(config, INPUTS)["training"]
+    training = run_folder._decisive_settings(config, INPUTS)["training"]
     for name in ("objective", "select_by"):
         del training[name]
-    held = run_folder._recipe(config, INPUTS) | {"training": training}
+    held = run_folder._decisive_settings(config, INPUTS) | {"training": training}
     version = run_folder.VERSIONS["training"]
     write_json(run / run_folder.RUN, {"version": version, "recipe": held})
     run_folder.claim_run(run, config, INPUTS)

@@ -16,7 +16,7 @@ from cdejax.export import export_model
 from cdejax.models import Bert, BertConfig, BiEncoder
 from cdejax.models.modules import Chain, Dense
 from cdejax.training.sharding import make_mesh
-from cdejax.training.start import build_model, first_state, on_host, start_files
+from cdejax.training.start import arrays_on_host, build_model, first_state, start_files
 
 
 @pytest.fixture
@@ -116,12 +116,12 @@ def test_no_device_gets_more_than_its_part_of_the_first_state(count, fsdp):
 
 
 def test_arrays_are_made_on_the_host_where_it_is_a_device(monkeypatch):
-    with jax.default_device(jax.devices()[3]), on_host():
+    with jax.default_device(jax.devices()[3]), arrays_on_host():
         assert jnp.zeros(1).devices() == {jax.devices()[0]}
 
     def no_cpu(**_):
         raise RuntimeError("Unknown backend cpu")
 
     monkeypatch.setattr(jax, "local_devices", no_cpu)
-    with jax.default_device(jax.devices()[3]), on_host():
+    with jax.default_device(jax.devices()[3]), arrays_on_host():
         assert jnp.zeros(1).devices() == {jax.devices()[3]}

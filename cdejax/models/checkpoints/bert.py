@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from cdejax.models.checkpoints.architecture import Architecture
-from cdejax.models.checkpoints.config import Raw, fill, require
+from cdejax.models.checkpoints.config import Raw, read_fields, require_values
 from cdejax.models.checkpoints.table import Entry, Table, linear, norm, repeated
 from cdejax.models.encoders.bert import Bert, BertConfig
 
@@ -19,8 +19,8 @@ _FIXED = {
 
 def read(raw: Raw, source: str) -> BertConfig:
     """BERT's sizes; ValueError for variants that we do not compute."""
-    require(raw, _FIXED, source)
-    return fill(BertConfig, raw, source)
+    require_values(raw, _FIXED, source)
+    return read_fields(BertConfig, raw, source)
 
 
 def write(config: BertConfig) -> dict[str, Any]:

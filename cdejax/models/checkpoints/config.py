@@ -20,7 +20,7 @@ _DROPOUT = re.compile(r"(\w+_)?(dropout|pdrop)(_prob|_rate)?")
 _SAID = {bool: "true or false", str: "a text", dict: "an object", list: "a list"}
 
 
-def fill(
+def read_fields(
     kind: type[C],
     raw: Raw,
     source: str,
@@ -40,22 +40,22 @@ def fill(
         raise ValueError(f"{source}: keys missing: {', '.join(missing)}")
     for key in filter(_DROPOUT.fullmatch, raw):
         if not isinstance(raw[key], bool | list | dict):  # some other setting
-            optional(raw, key, 0.0, source)
+            optional_value(raw, key, 0.0, source)
     values = {
-        field.name: typed(raw[key], field.default, key, source)
+        field.name: check_value(raw[key], field.default, key, source)
         for field in fields
         if raw.get(key := names[field.name]) is not None
     }
     return kind(**values)
 
 
-def optional(raw: Raw, key: str, default: V, source: str) -> V:
+def optional_value(raw: Raw, key: str, default: V, source: str) -> V:
     """The key's value, as `typed` has it; the default where it is absent or null."""
     value = raw.get(key)
-    return default if value is None else typed(value, default, key, source)
+    return default if value is None else check_value(value, default, key, source)
 
 
-def typed(value: Any, example: Any, key: str, source: str) -> Any:
+def check_value(value: Any, example: Any, key: str, source: str) -> Any:
     """`value` if it is of the example's type and a model can compute with it.
 
     Numbers are in the range that their key asks for: token ids (`…_id`) start at 0,
@@ -113,16 +113,16 @@ def rotary_base(
       source: the file, for messages.
     """
     if rope.get("rope_theta") is None:
-        return optional(raw, old, default, source)
-    return typed(rope["rope_theta"], default, "rope_theta", f"{source}: {place}")
+        return optional_value(raw, old, default, source)
+    return check_value(rope["rope_theta"], default, "rope_theta", f"{source}: {place}")
 
 
-def require(raw: Raw, fixed: Raw, source: str) -> None:
+def require_values(raw: Raw, fixed: Raw, source: str) -> None:
     """ValueError unless every key that is there (and not null) has the fixed value."""
     faults = [
         f"{key}: {raw[key]!r} (we compute {value!r})"
         for key, value in fixed.items()
-        if key in raw and raw[key] is not None and not _same(raw[key], value)
+        if key in raw and raw[key] is not None and not _equal(raw[key], value)
     ]
     if faults:
         raise ValueError(
@@ -130,6 +130,6 @@ def require(raw: Raw, fixed: Raw, source: str) -> None:
         )
 
 
-def _same(value: Any, fixed: Any) -> bool:
+def _equal(value: Any, fixed: Any) -> bool:
     """Equality for which true is no 1."""
     return value == fixed and isinstance(value, bool) == isinstance(fixed, bool)

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from cdejax.models.checkpoints.architecture import Architecture
-from cdejax.models.checkpoints.config import Raw, fill, require
+from cdejax.models.checkpoints.config import Raw, read_fields, require_values
 from cdejax.models.checkpoints.table import Entry, Table, linear, norm, repeated
 from cdejax.models.encoders.distilbert import DistilBert, DistilBertConfig
 
@@ -23,8 +23,8 @@ def read(raw: Raw, source: str) -> DistilBertConfig:
 
     `sinusoidal_pos_embds` says how positions were initialised; weights hold them.
     """
-    require(raw, {"activation": "gelu"}, source)
-    return fill(DistilBertConfig, raw, source, _KEYS)
+    require_values(raw, {"activation": "gelu"}, source)
+    return read_fields(DistilBertConfig, raw, source, _KEYS)
 
 
 def write(config: DistilBertConfig) -> dict[str, Any]:

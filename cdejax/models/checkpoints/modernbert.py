@@ -8,9 +8,9 @@ from typing import Any
 from cdejax.models.checkpoints.architecture import Architecture
 from cdejax.models.checkpoints.config import (
     Raw,
-    fill,
-    optional,
-    require,
+    optional_value,
+    read_fields,
+    require_values,
     rotary_base,
 )
 from cdejax.models.checkpoints.table import Entry, Table, linear, norm, repeated
@@ -31,14 +31,14 @@ def read(raw: Raw, source: str) -> ModernBertConfig:
       ValueError: a variant that we do not compute, such as another rhythm of local and
         global layers than every n-th.
     """
-    require(raw, _FIXED, source)
+    require_values(raw, _FIXED, source)
     known = {**raw, **_bases(raw, source), **_rhythm(raw, source)}
-    return fill(ModernBertConfig, known, source)
+    return read_fields(ModernBertConfig, known, source)
 
 
 def _bases(raw: Raw, source: str) -> dict[str, Any]:
     """Rotary bases: of each layer type since transformers 5, two keys before."""
-    rope = optional(raw, "rope_parameters", {}, source)
+    rope = optional_value(raw, "rope_parameters", {}, source)
     if not set(rope) <= set(_BASES):
         raise ValueError(
             f"{source}: rope_parameters has keys {sorted(rope)}; a ModernBERT has one "
@@ -46,9 +46,9 @@ def _bases(raw: Raw, source: str) -> dict[str, Any]:
         )
     bases: dict[str, Any] = {}
     for kind, old in _BASES.items():
-        parameters = optional(rope, kind, {}, f"{source}: rope_parameters")
+        parameters = optional_value(rope, kind, {}, f"{source}: rope_parameters")
         place, default = f"rope_parameters: {kind}", getattr(ModernBertConfig, old)
-        require(parameters, _ROPE_FIXED, f"{source}: {place}")
+        require_values(parameters, _ROPE_FIXED, f"{source}: {place}")
         if bases and raw.get(old, default) is None:  # transformers 4: as the global one
             default = bases[_BASES["full_attention"]]
         bases[old] = rotary_base(raw, parameters, place, old, default, source)
@@ -59,8 +59,8 @@ def _rhythm(raw: Raw, source: str) -> dict[str, int]:
     """Every which layer is global, from that key or from the list of layer types."""
     key = "global_attn_every_n_layers"
     default = ModernBertConfig.global_attn_every_n_layers
-    every = optional(raw, key, default, source)
-    types = optional(raw, "layer_types", [], source)
+    every = optional_value(raw, key, default, source)
+    types = optional_value(raw, "layer_types", [], source)
     if types and len(types) != raw.get("num_hidden_layers", len(types)):
         raise ValueError(
             f"{source}: layer_types has {len(types)} entries, num_hidden_layers is "

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from cdejax.models.checkpoints.architecture import Architecture
-from cdejax.models.checkpoints.config import Raw, fill, require
+from cdejax.models.checkpoints.config import Raw, read_fields, require_values
 from cdejax.models.checkpoints.table import Entry, Table, linear, norm, repeated
 from cdejax.models.encoders.mpnet import MPNet, MPNetConfig
 
@@ -20,8 +20,8 @@ _UNSAID = {"max_position_embeddings": 512, "layer_norm_eps": 1e-12}
 
 def read(raw: Raw, source: str) -> MPNetConfig:
     """MPNet's sizes; ValueError for variants that we do not compute."""
-    require(raw, _FIXED, source)
-    return fill(MPNetConfig, {**_UNSAID, **raw}, source)
+    require_values(raw, _FIXED, source)
+    return read_fields(MPNetConfig, {**_UNSAID, **raw}, source)
 
 
 def write(config: MPNetConfig) -> dict[str, Any]:

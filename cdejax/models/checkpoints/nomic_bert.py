@@ -12,11 +12,11 @@ from typing import Any
 from cdejax.models.checkpoints.architecture import Architecture
 from cdejax.models.checkpoints.config import (
     Raw,
-    fill,
-    optional,
-    require,
+    check_value,
+    optional_value,
+    read_fields,
+    require_values,
     rotary_base,
-    typed,
 )
 from cdejax.models.checkpoints.table import (
     Entry,
@@ -58,24 +58,24 @@ def read(raw: Raw, source: str) -> NomicBertConfig:
     """NomicBERT's sizes from either form; ValueError for variants of it."""
     if "hidden_size" in raw or "n_embd" not in raw:
         return _native(raw, source)
-    require(raw, _HUB_FIXED, source)
-    default = 8 * typed(raw["n_embd"], 1, "n_embd", source) // 3
-    known = {**raw, "n_inner": optional(raw, "n_inner", default, source)}
-    config = fill(NomicBertConfig, known, source, _HUB_KEYS)
-    multiple = optional(raw, "pad_vocab_size_multiple", 1, source)
+    require_values(raw, _HUB_FIXED, source)
+    default = 8 * check_value(raw["n_embd"], 1, "n_embd", source) // 3
+    known = {**raw, "n_inner": optional_value(raw, "n_inner", default, source)}
+    config = read_fields(NomicBertConfig, known, source, _HUB_KEYS)
+    multiple = optional_value(raw, "pad_vocab_size_multiple", 1, source)
     rows = -(-config.vocab_size // multiple) * multiple
     return dataclasses.replace(config, vocab_size=rows)
 
 
 def _native(raw: Raw, source: str) -> NomicBertConfig:
-    rope = optional(raw, "rope_parameters", {}, source)
-    require(raw, _NATIVE_FIXED, source)
-    require(rope, {"rope_type": "default", "partial_rotary_factor": 1.0}, source)
+    rope = optional_value(raw, "rope_parameters", {}, source)
+    require_values(raw, _NATIVE_FIXED, source)
+    require_values(rope, {"rope_type": "default", "partial_rotary_factor": 1.0}, source)
     default = NomicBertConfig.rotary_base
     theta = rotary_base(raw, rope, "rope_parameters", "rope_theta", default, source)
-    config = fill(NomicBertConfig, {**raw, "rotary_base": theta}, source)
+    config = read_fields(NomicBertConfig, {**raw, "rotary_base": theta}, source)
     head_dim = config.hidden_size // config.num_attention_heads
-    require(raw, {"head_dim": head_dim}, source)
+    require_values(raw, {"head_dim": head_dim}, source)
     return config
 
 

@@ -9,9 +9,9 @@ from cdejax.models.checkpoints.architecture import Architecture
 from cdejax.models.checkpoints.config import (
     SIZES,
     Raw,
-    fill,
-    optional,
-    require,
+    optional_value,
+    read_fields,
+    require_values,
     rotary_base,
 )
 from cdejax.models.checkpoints.table import Entry, Table, linear, norm, repeated
@@ -29,16 +29,16 @@ def read(raw: Raw, source: str) -> Qwen3Config:
       ValueError: a variant that we do not compute: sliding windows, scaled rotary
         positions.
     """
-    rope = optional(raw, "rope_parameters", {}, source)
-    types = optional(raw, "layer_types", [], source)
-    require(raw, _FIXED, source)
-    require(raw, {"layer_types": ["full_attention"] * len(types)}, source)
-    require(rope, _ROPE_FIXED, f"{source}: rope_parameters")
+    rope = optional_value(raw, "rope_parameters", {}, source)
+    types = optional_value(raw, "layer_types", [], source)
+    require_values(raw, _FIXED, source)
+    require_values(raw, {"layer_types": ["full_attention"] * len(types)}, source)
+    require_values(rope, _ROPE_FIXED, f"{source}: rope_parameters")
     # transformers' default, which is not that of published models
     default = 10_000.0
     theta = rotary_base(raw, rope, "rope_parameters", "rope_theta", default, source)
     known = {**raw, "rope_theta": theta}
-    return fill(Qwen3Config, known, source, needed=_NEEDED)
+    return read_fields(Qwen3Config, known, source, needed=_NEEDED)
 
 
 def write(config: Qwen3Config) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from cdejax.models.checkpoints.architecture import Architecture
 from cdejax.models.checkpoints.bert import table
-from cdejax.models.checkpoints.config import Raw, fill, require
+from cdejax.models.checkpoints.config import Raw, read_fields, require_values
 from cdejax.models.encoders.roberta import Roberta, RobertaConfig
 
 _CLASSES = {"roberta": "RobertaModel", "xlm-roberta": "XLMRobertaModel"}
@@ -26,8 +26,8 @@ _UNSAID = {
 
 def read(raw: Raw, source: str) -> RobertaConfig:
     """RoBERTa's sizes; ValueError for variants that we do not compute."""
-    require(raw, _FIXED, source)
-    return fill(RobertaConfig, {**_UNSAID, **raw}, source)
+    require_values(raw, _FIXED, source)
+    return read_fields(RobertaConfig, {**_UNSAID, **raw}, source)
 
 
 def write(config: RobertaConfig) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from cdejax.models.checkpoints.architecture import Architecture
-from cdejax.models.checkpoints.config import Raw, fill
+from cdejax.models.checkpoints.config import Raw, read_fields
 from cdejax.models.checkpoints.table import Entry, Table, linear, norm, repeated
 from cdejax.models.encoders.t5 import T5, T5Config
 
@@ -27,7 +27,7 @@ def read(raw: Raw, source: str) -> T5Config:
       ValueError: another MLP than T5 1.0's and 1.1's, or buckets that do not halve.
     """
     default = {"feed_forward_proj": "gated-gelu"} if _is_mt5(raw) else {}
-    config = fill(T5Config, {**default, **raw}, source, _KEYS)
+    config = read_fields(T5Config, {**default, **raw}, source, _KEYS)
     if config.feed_forward_proj not in _MLPS:
         raise ValueError(
             f"{source}: feed_forward_proj is {config.feed_forward_proj!r}; cdejax "

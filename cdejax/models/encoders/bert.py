@@ -11,7 +11,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from cdejax.models.attention import SelfAttention
 from cdejax.models.encoder import Encoder, check_positions
 from cdejax.models.kernels.elementwise import gelu
-from cdejax.models.kernels.padding import ALL, Padding, Rows, joined
+from cdejax.models.kernels.padding import ALL, Padding, Rows, join_front
 from cdejax.models.layers import LayerNorm, Linear, normal
 from cdejax.typing import AnyArray
 
@@ -61,7 +61,7 @@ class BertLayer(nnx.Module):
     ) -> Float[Array, "batch outputs hidden"]:
         """One layer's step; `shared` is a bias on scores, which MPNet has."""
         read = self.attention(x, padding, score_bias=shared, outputs=outputs)
-        x = self.attention_norm(joined(x)[:, outputs], read)
+        x = self.attention_norm(join_front(x)[:, outputs], read)
         return self.mlp_norm(x, self.down(gelu(self.up(x))))
 
 
@@ -109,10 +109,10 @@ class Bert(Encoder):
         check_positions(ids, positions, self)
         where = jnp.arange(ids.shape[1]) if positions is None else positions
         position = jnp.take(self.position[...], jnp.asarray(where), axis=0)
-        tokens = self._words(ids) + self.token_type[0]
+        tokens = self._word_embeddings(ids) + self.token_type[0]
         return (tokens + position).astype(self.dtype)
 
-    def before(
+    def before_layers(
         self, x: Float[Array, "batch length hidden"]
     ) -> Float[Array, "batch length hidden"]:
         """The embedding norm."""

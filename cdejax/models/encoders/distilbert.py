@@ -76,9 +76,9 @@ class DistilBert(Encoder):
         check_positions(ids, positions, self)
         where = jnp.arange(ids.shape[1]) if positions is None else positions
         position = jnp.take(self.position[...], jnp.asarray(where), axis=0)
-        return (self._words(ids) + position).astype(self.dtype)
+        return (self._word_embeddings(ids) + position).astype(self.dtype)
 
-    def before(
+    def before_layers(
         self, x: Float[Array, "batch length hidden"]
     ) -> Float[Array, "batch length hidden"]:
         """The embedding norm."""

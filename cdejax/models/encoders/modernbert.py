@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int
 from cdejax.models.attention import SelfAttention
 from cdejax.models.encoder import Encoder
 from cdejax.models.kernels.elementwise import geglu
-from cdejax.models.kernels.padding import ALL, Padding, Rows, joined
+from cdejax.models.kernels.padding import ALL, Padding, Rows, join_front
 from cdejax.models.layers import (
     LayerNorm,
     Linear,
@@ -102,7 +102,7 @@ class ModernBertLayer(nnx.Module):
             visible=shared.window if self.local else None,
             outputs=outputs,
         )
-        x = joined(x)[:, outputs] + read
+        x = join_front(x)[:, outputs] + read
         inner, gate = jnp.split(self.up(self.mlp_norm(x)), 2, axis=-1)
         return x + self.down(geglu(inner, gate))
 
@@ -135,19 +135,19 @@ class ModernBert(Encoder):
         )
         self.final_norm = LayerNorm(hidden, eps, bias=bias)
 
-    def before(
+    def before_layers(
         self, x: Float[Array, "batch length hidden"]
     ) -> Float[Array, "batch length hidden"]:
         """The embedding norm."""
         return self.norm(x)
 
-    def after(
+    def after_layers(
         self, x: Float[Array, "batch length hidden"]
     ) -> Float[Array, "batch length hidden"]:
         """The final norm."""
         return self.final_norm(x)
 
-    def shared(self, positions: Int[AnyArray, "*batch length"]) -> Shared:
+    def layer_inputs(self, positions: Int[AnyArray, "*batch length"]) -> Shared:
         """Rotary tables of global and local layers, and the window."""
         return Shared(
             rotary_table(positions, self.head_dim, self.config.global_rope_theta),

@@ -82,7 +82,7 @@ class MPNet(DistilBert):
             ids, position_rows(ids, positions, self.config.pad_token_id)
         )
 
-    def shared(
+    def layer_inputs(
         self, positions: Int[Array, "*batch length"]
     ) -> Float[Array, "*batch heads length length"]:
         """The bias of each head on the score of every pair of positions."""

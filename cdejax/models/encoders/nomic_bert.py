@@ -11,7 +11,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from cdejax.models.attention import SelfAttention
 from cdejax.models.encoder import Encoder
 from cdejax.models.kernels.elementwise import swiglu
-from cdejax.models.kernels.padding import ALL, Padding, Rows, joined
+from cdejax.models.kernels.padding import ALL, Padding, Rows, join_front
 from cdejax.models.layers import LayerNorm, Linear, Rotary, normal, rotary_table
 from cdejax.typing import AnyArray
 
@@ -58,7 +58,7 @@ class NomicBertLayer(nnx.Module):
     ) -> Float[Array, "batch outputs hidden"]:
         """One layer's step."""
         read = self.attention(x, padding, rotary=shared, outputs=outputs)
-        x = self.attention_norm(joined(x)[:, outputs], read)
+        x = self.attention_norm(join_front(x)[:, outputs], read)
         gated = swiglu(self.gate(x), self.up(x))
         return self.mlp_norm(x, self.down(gated))
 
@@ -94,14 +94,14 @@ class NomicBert(Encoder):
     ) -> Float[Array, "batch length hidden"]:
         """Word and token type 0, before the norm; positions are rotary, not here."""
         del positions
-        return (self._words(ids) + self.token_type[0]).astype(self.dtype)
+        return (self._word_embeddings(ids) + self.token_type[0]).astype(self.dtype)
 
-    def before(
+    def before_layers(
         self, x: Float[Array, "batch length hidden"]
     ) -> Float[Array, "batch length hidden"]:
         """The embedding norm."""
         return self.norm(x)
 
-    def shared(self, positions: Int[AnyArray, "*batch length"]) -> Rotary:
+    def layer_inputs(self, positions: Int[AnyArray, "*batch length"]) -> Rotary:
         """Cosines and sines of all head dimensions, non-interleaved."""
         return rotary_table(positions, self.head_dim, self.config.rotary_base)

@@ -13,7 +13,7 @@ from cdejax.models.attention import project, rotary_at
 from cdejax.models.encoder import Encoder
 from cdejax.models.kernels.attention import attention
 from cdejax.models.kernels.elementwise import swiglu
-from cdejax.models.kernels.padding import ALL, Padding, Rows, joined
+from cdejax.models.kernels.padding import ALL, Padding, Rows, join_front
 from cdejax.models.layers import (
     Linear,
     RMSNorm,
@@ -117,7 +117,7 @@ class Qwen3Layer(nnx.Module):
         """One layer's step."""
         normed = jax.tree.map(self.attention_norm, x)
         read = self.attention(normed, padding=padding, rotary=shared, outputs=outputs)
-        x = joined(x)[:, outputs] + read
+        x = join_front(x)[:, outputs] + read
         normed = self.mlp_norm(x)
         return x + self.down(swiglu(self.gate(normed), self.up(normed)))
 
@@ -142,12 +142,12 @@ class Qwen3(Encoder):
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def after(
+    def after_layers(
         self, x: Float[Array, "batch length hidden"]
     ) -> Float[Array, "batch length hidden"]:
         """The final norm."""
         return self.norm(x)
 
-    def shared(self, positions: Int[AnyArray, "*batch length"]) -> Rotary:
+    def layer_inputs(self, positions: Int[AnyArray, "*batch length"]) -> Rotary:
         """Cosines and sines of all head dimensions, non-interleaved."""
         return rotary_table(positions, self.head_dim, self.config.rope_theta)

@@ -12,7 +12,7 @@ from jaxtyping import Array, DTypeLike, Float, Int
 from cdejax.models.attention import SelfAttention
 from cdejax.models.encoder import Encoder
 from cdejax.models.kernels.elementwise import tanh_geglu
-from cdejax.models.kernels.padding import ALL, Padding, Rows, joined
+from cdejax.models.kernels.padding import ALL, Padding, Rows, join_front
 from cdejax.models.layers import Linear, RMSNorm, normal
 from cdejax.models.relative import bucket_bias
 from cdejax.typing import AnyArray
@@ -89,7 +89,7 @@ class T5Layer(nnx.Module):
         """One layer's step; `shared` is the bias on scores."""
         normed = jax.tree.map(self.attention_norm, x)
         read = self.attention(normed, padding, score_bias=shared, outputs=outputs)
-        x = joined(x)[:, outputs] + read
+        x = join_front(x)[:, outputs] + read
         normed = self.mlp_norm(x)
         if self.gate is None:
             return x + self.down(jax.nn.relu(self.up(normed)))
@@ -123,13 +123,13 @@ class T5(Encoder):
         )
         self.norm = RMSNorm(config.hidden_size, config.layer_norm_epsilon)
 
-    def after(
+    def after_layers(
         self, x: Float[Array, "batch length hidden"]
     ) -> Float[Array, "batch length hidden"]:
         """The final norm."""
         return self.norm(x)
 
-    def shared(
+    def layer_inputs(
         self, positions: Int[AnyArray, "*batch length"]
     ) -> Float[Array, "*batch heads length length"]:
         """The bias of each head on the score of every pair of positions."""

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from cdejax.models.kernels.padding import Padding
-from cdejax.models.kernels.xla_cudnn import four, readable
+from cdejax.models.kernels.xla_cudnn import readable_keys, with_batch_axis
 
 _CACHE = 1 << 22
 """Bytes of scores at once, a share of a processor's last cache."""
@@ -44,9 +44,9 @@ def blocked_attention(
     groups = q.shape[2] // k.shape[2]
     k, v = (jnp.repeat(x, groups, axis=2) if groups > 1 else x for x in (k, v))
     queries = slice(start, start + q.shape[1])
-    reads = readable(padding, visible, queries, k.shape[1], causal=causal)
+    reads = readable_keys(padding, visible, queries, k.shape[1], causal=causal)
     q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q * scale, k, v))
-    read = _in_blocks(q, k, v, four(bias, q.dtype), reads)
+    read = _in_blocks(q, k, v, with_batch_axis(bias, q.dtype), reads)
     return jnp.swapaxes(read, 1, 2)
 
 
@@ -60,12 +60,12 @@ def _in_blocks(
     batch, heads, queries, _ = q.shape
     rows = _rows_at_once(batch, 4 * heads * queries * k.shape[2])
     if rows == batch:
-        return _read(q, k, v, bias, reads)
+        return _attend(q, k, v, bias, reads)
     # What all rows share is no part of a block.
     own = {"bias": bias, "reads": reads}
     shared = {n: x for n, x in own.items() if x is None or x.shape[0] == 1}
     of_rows = {n: x for n, x in own.items() if n not in shared}
-    block = jax.checkpoint(functools.partial(_read, **shared), prevent_cse=False)
+    block = jax.checkpoint(functools.partial(_attend, **shared), prevent_cse=False)
     parts = jax.tree.map(
         lambda x: x.reshape(batch // rows, rows, *x.shape[1:]),
         {"q": q, "k": k, "v": v, **of_rows},
@@ -79,7 +79,7 @@ def _rows_at_once(batch: int, row_bytes: int) -> int:
     return max(n for n in range(1, batch + 1) if batch % n == 0 and n <= fitting)
 
 
-def _read(
+def _attend(
     q: Float[Array, "rows heads queries head_dim"],
     k: Float[Array, "rows heads keys head_dim"],
     v: Float[Array, "rows heads keys head_dim"],

@@ -30,7 +30,7 @@ def add_bias(
     Autodiff would sum them in the dtype of `x`: in bfloat16 such a sum loses all but
     two digits, and stands still after some hundred summands of one sign.
     """
-    return _biased(x, _like(bias, x))
+    return _biased(x, _varying_like(bias, x))
 
 
 @jax.custom_vjp
@@ -52,7 +52,7 @@ def _biased_backward(
     rows = tuple(range(cotangent.ndim - 1))
     # What is summed is what was rounded: XLA would write a float32 copy for the sum.
     cotangent = jax.lax.optimization_barrier(cotangent)
-    return cotangent, _wide(cotangent).sum(rows).astype(kind.dtype)
+    return cotangent, _at_least_float32(cotangent).sum(rows).astype(kind.dtype)
 
 
 _biased.defvjp(_biased_forward, _biased_backward)
@@ -68,8 +68,8 @@ def layer_norm(
 
     Scale and bias have one dtype, any.
     """
-    bias = None if bias is None else _like(bias, x)
-    return _norm(x, _like(scale, x), bias, eps, True)
+    bias = None if bias is None else _varying_like(bias, x)
+    return _norm(x, _varying_like(scale, x), bias, eps, True)
 
 
 def add_layer_norm(
@@ -87,7 +87,9 @@ def add_layer_norm(
     if bias is None or not (has_triton() and triton_takes(x, added)):
         return layer_norm(x + added, scale, bias, eps)
     rows, more = (part.reshape(-1, x.shape[-1]) for part in (x, added))
-    y: Array = triton_add_norm(rows, more, _like(scale, x), _like(bias, x), eps)
+    y: Array = triton_add_norm(
+        rows, more, _varying_like(scale, x), _varying_like(bias, x), eps
+    )
     return y.reshape(x.shape)
 
 
@@ -95,7 +97,7 @@ def rms_norm(
     x: Float[Array, "*rows dim"], scale: Float[Array, "dim"], eps: float
 ) -> Float[Array, "*rows dim"]:
     """Division by the last axis's root mean square (arXiv 1910.07467)."""
-    return _norm(x, _like(scale, x), None, eps, False)
+    return _norm(x, _varying_like(scale, x), None, eps, False)
 
 
 class _Saved(NamedTuple):
@@ -111,7 +113,7 @@ class _Saved(NamedTuple):
 
     def normed(self) -> Float[Array, "*rows dim"]:
         """The rows before scale and bias, float32."""
-        wide = _wide(self.x)
+        wide = _at_least_float32(self.x)
         return (wide if self.mean is None else wide - self.mean) * self.inverse
 
 
@@ -133,7 +135,7 @@ def _norm_forward(
     eps: float,
     centred: bool,
 ) -> tuple[Float[Array, "*rows dim"], _Saved]:
-    wide = _wide(x)
+    wide = _at_least_float32(x)
     mean = wide.mean(-1, keepdims=True) if centred else None
     away = wide if mean is None else wide - mean
     inverse = jax.lax.rsqrt(jnp.square(away).mean(-1, keepdims=True) + eps)
@@ -155,7 +157,7 @@ def _norm_backward(
     columns. XLA would fuse more, then write and read float32 copies of both.
     """
     cotangent = jax.lax.optimization_barrier(cotangent)
-    normed, wide = saved.normed(), _wide(cotangent)
+    normed, wide = saved.normed(), _at_least_float32(cotangent)
     along = (wide * saved.scale * normed).mean(-1, keepdims=True)
     level = (wide * saved.scale).mean(-1, keepdims=True) if centred else None
     rows = tuple(range(normed.ndim - 1))
@@ -165,7 +167,7 @@ def _norm_backward(
 
     again = jax.lax.optimization_barrier((saved, cotangent, along, level))
     saved, cotangent, along, level = again
-    g = _wide(cotangent) * saved.scale
+    g = _at_least_float32(cotangent) * saved.scale
     g = g if level is None else g - level
     gradient = saved.inverse * (g - saved.normed() * along)
     return gradient.astype(saved.x.dtype), of_scale, of_bias
@@ -174,32 +176,32 @@ def _norm_backward(
 _norm.defvjp(_norm_forward, _norm_backward)
 
 
-def _from_inputs(wide: Callable[..., Array]) -> Callable[..., Array]:
+def _differentiate_from_inputs(wide: Callable[..., Array]) -> Callable[..., Array]:
     """An elementwise function whose gradient is computed from its inputs alone."""
 
     @jax.custom_vjp
     def narrow(*inputs: Array) -> Array:
-        return wide(*map(_wide, inputs)).astype(inputs[0].dtype)
+        return wide(*map(_at_least_float32, inputs)).astype(inputs[0].dtype)
 
     def forward(*inputs: Array) -> tuple[Array, tuple[Array, ...]]:
         return narrow(*inputs), inputs
 
     def backward(inputs: tuple[Array, ...], cotangent: Array) -> tuple[Array, ...]:
-        _, pull = jax.vjp(wide, *map(_wide, inputs))
-        found = pull(_wide(cotangent))
+        _, pull = jax.vjp(wide, *map(_at_least_float32, inputs))
+        found = pull(_at_least_float32(cotangent))
         return tuple(f.astype(x.dtype) for f, x in zip(found, inputs, strict=True))
 
     narrow.defvjp(forward, backward)
     return functools.wraps(wide)(narrow)
 
 
-@_from_inputs
+@_differentiate_from_inputs
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """The exact (erf) GELU (arXiv 1606.08415)."""
     return _gelu(x)
 
 
-@_from_inputs
+@_differentiate_from_inputs
 def geglu(
     gate: Float[Array, "*shape"], up: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
@@ -207,7 +209,7 @@ def geglu(
     return _gelu(gate) * up
 
 
-@_from_inputs
+@_differentiate_from_inputs
 def tanh_geglu(
     gate: Float[Array, "*shape"], up: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
@@ -218,7 +220,7 @@ def tanh_geglu(
     return gate * jax.nn.sigmoid(slope * (gate + 0.044715 * gate**3)) * up
 
 
-@_from_inputs
+@_differentiate_from_inputs
 def swiglu(
     gate: Float[Array, "*shape"], up: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
@@ -259,12 +261,12 @@ def _normal_density(
     return _normal_cdf(x), density * tangent
 
 
-def _wide(x: Array) -> Array:
+def _at_least_float32(x: Array) -> Array:
     """`x` in float32, or in float64 if it is that."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def _like(parameter: Array, x: Array) -> Array:
+def _varying_like(parameter: Array, x: Array) -> Array:
     """A parameter that varies over the mesh axes that `x` varies over.
 
     Otherwise, under `jax.shard_map`, a gradient that varies would meet a parameter that

@@ -44,7 +44,9 @@ class Rows(NamedTuple):
     """What follows in each."""
 
 
-def joined(x: Float[Array, "batch length dim"] | Rows) -> Float[Array, "batch total d"]:
+def join_front(
+    x: Float[Array, "batch length dim"] | Rows,
+) -> Float[Array, "batch total d"]:
     """The tokens of each row; they are what is given, unless that is `Rows`."""
     if not isinstance(x, Rows):
         return x

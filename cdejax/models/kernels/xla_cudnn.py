@@ -30,8 +30,8 @@ def xla_attention(
         q,
         k,
         v,
-        four(bias, q.dtype),
-        readable(padding, visible, queries, k.shape[1], causal=later),
+        with_batch_axis(bias, q.dtype),
+        readable_keys(padding, visible, queries, k.shape[1], causal=later),
         # JAX counts both queries and keys from 0 there.
         is_causal=causal and not later,
         scale=scale,
@@ -82,7 +82,7 @@ def cudnn_attention(
     of_queries = of_keys = segments = None
     if padding.segments is not None:
         queries = slice(start, start + q.shape[1])
-        segments = readable(padding, None, queries, k.shape[1])
+        segments = readable_keys(padding, None, queries, k.shape[1])
     if padding.lengths is not None:
         # A row of length 0 reads its first padding token: finite, and unused.
         of_keys = jnp.maximum(padding.lengths, 1)
@@ -100,7 +100,7 @@ def cudnn_attention(
     )
 
 
-def four(
+def with_batch_axis(
     bias: Float[Array, "*batch heads queries keys"] | None, dtype: DTypeLike
 ) -> Float[Array, "#batch heads queries keys"] | None:
     """A bias with an axis for the batch."""
@@ -109,7 +109,7 @@ def four(
     return (bias if bias.ndim == 4 else bias[None]).astype(dtype)
 
 
-def readable(
+def readable_keys(
     padding: Padding,
     visible: Bool[Array, "*batch queries keys"] | None,
     queries: slice,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cdejax.models.baked import BakedEncoder
-from cdejax.models.checkpoints.config import Raw, require, typed
+from cdejax.models.checkpoints.config import Raw, check_value, require_values
 from cdejax.models.checkpoints.registry import architecture, architecture_of
 from cdejax.models.contextual import ContextualConfig, ContextualEncoder
 from cdejax.models.pretrained.presets import PRESETS, preset
@@ -89,7 +89,7 @@ def contextual_config(raw: Raw, null_embedding: bool, source: str) -> Contextual
       ValueError: a key is missing, a value is one that `typed` refuses, or a variant
         that we do not compute.
     """
-    require(raw, _CONTEXTUAL_FIXED, source)
+    require_values(raw, _CONTEXTUAL_FIXED, source)
     fields = {f.name: f for f in dataclasses.fields(ContextualConfig)}
     missing = [key for key in _CONTEXTUAL_KEYS.values() if key not in raw]
     if missing:
@@ -98,7 +98,7 @@ def contextual_config(raw: Raw, null_embedding: bool, source: str) -> Contextual
             f"is loaded with preset={' or '.join(map(repr, PRESETS))})"
         )
     values = {
-        name: typed(raw[key], fields[name].default, key, source)
+        name: check_value(raw[key], fields[name].default, key, source)
         for name, key in _CONTEXTUAL_KEYS.items()
     }
     if values["context_rotary"] not in _ROTARY:
@@ -106,7 +106,9 @@ def contextual_config(raw: Raw, null_embedding: bool, source: str) -> Contextual
             f"{source}: context_rotary is {values['context_rotary']!r}, not one of "
             f"{_ROTARY}"
         )
-    twice = typed(raw.get("text_norm_twice", False), False, "text_norm_twice", source)
+    twice = check_value(
+        raw.get("text_norm_twice", False), False, "text_norm_twice", source
+    )
     return ContextualConfig(
         **values,
         text_norm_twice=twice,
@@ -118,7 +120,7 @@ def contextual_config(raw: Raw, null_embedding: bool, source: str) -> Contextual
 def _instruction_end(raw: Raw, source: str) -> int | None:
     """The token that ends a prefix, where prefixes are kept out of the pool."""
     key = "pool_ignore_instruction_tokens"
-    if not typed(raw.get(key) or False, False, key, source):
+    if not check_value(raw.get(key) or False, False, key, source):
         return None
     end = raw.get("pool_instruction_end_id")
     if end is None:
@@ -126,7 +128,7 @@ def _instruction_end(raw: Raw, source: str) -> int | None:
             f"{source}: pool_ignore_instruction_tokens needs pool_instruction_end_id, "
             "the id of the token that ends a prefix"
         )
-    return typed(end, 0, "pool_instruction_end_id", source)
+    return check_value(end, 0, "pool_instruction_end_id", source)
 
 
 def stage_configs(raw: Raw, source: str) -> tuple[Any, Any]:

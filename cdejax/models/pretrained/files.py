@@ -13,7 +13,7 @@ from jaxtyping import Shaped
 from cdejax.folders.keys import check_keys, key_names
 from cdejax.folders.model_keys import ENCODER
 from cdejax.folders.module_settings import arguments, settings_file
-from cdejax.folders.reading import is_file, listed, opened, read_json
+from cdejax.folders.reading import is_file, list_files, opened, read_json
 
 _WEIGHTS = "model.safetensors"
 FLOATS = (np.float32, np.float16, np.float64, ml_dtypes.bfloat16)
@@ -75,7 +75,7 @@ def read_tensors(
     if is_file(file):
         whole = file.name == _WEIGHTS
         return _load(file, content) if whole else _load_shards(file, content)
-    pickled = [p.name for kind in _PICKLES for p in listed(folder, kind)]
+    pickled = [p.name for kind in _PICKLES for p in list_files(folder, kind)]
     if pickled:
         raise ValueError(
             f"{folder}: no {_WEIGHTS}, only {pickled[0]}, a pickle, which can run "

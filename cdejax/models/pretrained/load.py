@@ -17,7 +17,7 @@ from cdejax.folders.paths import resolve_folder
 from cdejax.folders.reading import is_file, read_json
 from cdejax.models.baked import BakedEncoder
 from cdejax.models.biencoder import BiEncoder
-from cdejax.models.checkpoints.config import typed
+from cdejax.models.checkpoints.config import check_value
 from cdejax.models.checkpoints.registry import architecture, architecture_of
 from cdejax.models.context import Context
 from cdejax.models.contextual import ContextualConfig, ContextualEncoder
@@ -37,7 +37,7 @@ from cdejax.models.pretrained.weights import (
     encoder_tensors,
     first_layers,
     load_state_dict,
-    unwrapped,
+    strip_wrapper_prefixes,
 )
 
 M = TypeVar("M", bound=nnx.Module)
@@ -142,10 +142,10 @@ def _contextual(
     source = str(folder / "config.json")
     raw = with_preset(read_config(folder), preset, source)
     first, second = stage_configs(raw, source)
-    tensors = unwrapped(read_tensors(folder, content=weights))
+    tensors = strip_wrapper_prefixes(read_tensors(folder, content=weights))
     null = raw.get("null_embedding")
     null = _NULL in tensors if null is None else null
-    null = typed(null, True, "null_embedding", source)
+    null = check_value(null, True, "null_embedding", source)
     config = contextual_config(raw, null, source)
     _warn_of(config, str(folder))
 

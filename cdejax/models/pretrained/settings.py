@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 from cdejax.folders.keys import check_keys
 from cdejax.folders.model_keys import SENTENCE_TRANSFORMERS
 from cdejax.folders.module_settings import arguments, module_settings, settings_file
-from cdejax.folders.reading import is_file, listed, read_json_if_there
+from cdejax.folders.reading import is_file, list_files, read_json_if_there
 from cdejax.models.pretrained.st_modules import list_modules
 from cdejax.models.similarity import check_similarity
 
@@ -97,7 +97,7 @@ def _refuse_chats(folder: Path) -> None:
         return
     templates = [
         *(p for p in (folder / "chat_template.jinja",) if is_file(p)),
-        *listed(folder / "additional_chat_templates", "*.jinja"),
+        *list_files(folder / "additional_chat_templates", "*.jinja"),
     ]
     config = folder / "tokenizer_config.json"
     if not templates and read_json_if_there(config).get("chat_template"):

@@ -14,7 +14,7 @@ from cdejax.folders.keys import check_keys
 from cdejax.folders.model_keys import HEAD
 from cdejax.folders.module_settings import module_settings
 from cdejax.folders.reading import is_file, read_json, read_json_value
-from cdejax.models.checkpoints.config import typed
+from cdejax.models.checkpoints.config import check_value
 from cdejax.models.checkpoints.registry import architecture
 from cdejax.models.kernels.elementwise import gelu
 from cdejax.models.layers import Head
@@ -275,15 +275,15 @@ def _dense(raw: dict[str, Any], path: Path) -> Dense:
         _size(raw, "out_features", path),
         nnx.Rngs(0),
         activation=activation,
-        bias=typed(raw.get("bias", True), True, "bias", str(path)),
-        residual=typed(
+        bias=check_value(raw.get("bias", True), True, "bias", str(path)),
+        residual=check_value(
             raw.get("use_residual", False), False, "use_residual", str(path)
         ),
     )
 
 
 def _size(raw: dict[str, Any], key: str, path: Path) -> int:
-    return typed(raw.get(key), 1, key, str(path))
+    return check_value(raw.get(key), 1, key, str(path))
 
 
 def _load(module: Module, folder: Path) -> None:

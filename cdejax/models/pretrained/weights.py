@@ -85,7 +85,7 @@ def encoder_tensors(
     """
     out: dict[str, Tensor] = {}
     origin: dict[str, str] = {}
-    for given, tensor in unwrapped(tensors).items():
+    for given, tensor in strip_wrapper_prefixes(tensors).items():
         name = given
         for prefix in found.prefixes:
             name = name.removeprefix(prefix)
@@ -103,7 +103,7 @@ def encoder_tensors(
     return out
 
 
-def unwrapped(tensors: Tensors) -> dict[str, Tensor]:
+def strip_wrapper_prefixes(tensors: Tensors) -> dict[str, Tensor]:
     """The tensors without a wrapper's prefix, where every name has it.
 
     Those of data parallelism (`module.`), `torch.compile` (`_orig_mod.`),
