@@ -26,7 +26,7 @@ from cdejax.data.pairs import Pairs, pairs_stage
 from cdejax.data.tokens import Tokens, tokens_stage
 from cdejax.folders.paths import resolve_folder
 from cdejax.recipe.preflight import check_pairs
-from cdejax.runtime.processes import in_step, main_first
+from cdejax.runtime.processes import in_lockstep, main_first
 from cdejax.storage import artifacts
 from cdejax.training.loop import loss_settings
 from cdejax.training.run_folder import Inputs
@@ -77,7 +77,7 @@ class Stages:
 
     def _run(self, stage: Callable[..., Path], *inputs: Any) -> Path:
         # What all processes do together, none of them may leave out on its own.
-        if in_step() or stage not in self._found:
+        if in_lockstep() or stage not in self._found:
             self._found[stage] = self._look_up(stage, *inputs)
         return self._found[stage]
 
