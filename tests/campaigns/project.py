@@ -20,7 +20,9 @@ import numpy as np
 
 from tests.tiny import write_recipe
 
-VOLATILE = {"created", "pairs_per_second", "tokens_per_second", "loader_wait_share"}
+VOLATILE = frozenset(
+    "created time pairs_per_second tokens_per_second loader_wait_share".split()
+)
 """Keys of JSON files that tell of the clock."""
 _OF_BYTES = {"fingerprint", "spec"}
 """Keys of an evaluation's manifest that tell of the bytes of a checkpoint's files."""
