@@ -45,7 +45,7 @@ def _slice_of(device: Device) -> int:
 
 
 def _in_slice(devices: list[Device], group: int) -> Shaped[np.ndarray, "groups group"]:
-    """Groups that are boxes of a TPU slice's torus; else in the given order."""
+    """Groups that are boxes of a TPU's torus; elsewhere in the given order."""
     shape = (len(devices) // group, group)
     if devices[0].platform == "tpu":
         try:

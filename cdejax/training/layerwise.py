@@ -32,8 +32,8 @@ def merge_layerwise(graphdef: nnx.GraphDef, params: Any, dims: Any, chunk: Any) 
     """
     if jax.lax.axis_size(FSDP) == 1:
         return nnx.merge(graphdef, params)
-    # Without a dependency on the chunk, XLA would hoist the gathers out of the loop over
-    # chunks, and every device would hold the whole model.
+    # Without a dependency on the chunk, XLA would hoist the gathers out of the loop
+    # over chunks, and every device would hold the whole model.
     params, _ = jax.lax.optimization_barrier((params, chunk))
     model = nnx.merge(graphdef, params)
     pattern = nnx.merge(graphdef, dims)
@@ -56,7 +56,7 @@ def _encoders(model: BiEncoder | ContextualEncoder) -> list[Encoder]:
 
 
 def _gather_module(module: N, dims: Sequence[int]) -> N:
-    """Gathers a module's parameters; `dims` are the sharded dimensions of its leaves."""
+    """Gathers a module's parameters, whose sharded dimensions are `dims`."""
     graph, shards = nnx.split(module)
     leaves, structure = jax.tree.flatten(shards)
     whole = [

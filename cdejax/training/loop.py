@@ -366,7 +366,7 @@ class _Run:
         self.log.add(step + 1, values)
 
     def _stop_nonfinite(self, step: int, values: dict[str, float]) -> None:
-        """Writes the batch whose loss or gradient is not finite to a file, and raises."""
+        """Writes a batch whose loss or gradient is not finite to a file; raises."""
         pairs, rows = self.inputs.pairs, self.inputs.plan.rows(step)
         path = self.folder / f"nonfinite-step-{step + 1}.json"
         domains = sorted({pairs.domains[d] for d in pairs.train.domain[rows]})
