@@ -53,9 +53,9 @@ def _in_slice(devices: list[Device], group: int) -> Shaped[np.ndarray, "groups g
                 shape, devices, allow_split_physical_axes=True
             )
         except (AssertionError, TypeError, ValueError):
-            # JAX places only boxes of chips, no single cores of a v4, and fails for some
-            # sizes (10). Then the order of `jax.devices()` is good enough: cores of a
-            # chip and chips of a host are adjacent.
+            # JAX places only boxes of chips, no single cores of a v4, and fails for
+            # some sizes (10). Then the order of `jax.devices()` is good enough: cores
+            # of a chip and chips of a host are adjacent.
             pass
     plain = np.empty(len(devices), object)
     plain[:] = devices

@@ -1,12 +1,12 @@
 """The layout of a step's texts: rows and chunks of few static shapes.
 
 All lengths are known in advance and the order within a step is free, so a batch reaches
-the device in static shapes with little padding. There are two kinds of layout. *Packed*:
-several texts share a row, separated by segment ids; all rows have one width. *Padded*:
-one text per row, with rows of few widths; for the second stage of a contextual encoder,
-where every text is encoded with a context. In both, a group of rows has a fixed shape,
-and only the number of chunks in use varies from step to step: one compilation serves
-all steps.
+the device in static shapes with little padding. There are two kinds of layout.
+*Packed*: several texts share a row, separated by segment ids; all rows have one width.
+*Padded*: one text per row, with rows of few widths; for the second stage of a
+contextual encoder, where every text is encoded with a context. In both, a group of rows
+has a fixed shape, and only the number of chunks in use varies from step to step: one
+compilation serves all steps.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Layout:
         return sum(count * shape.rows * shape.width for shape, count in pairs)
 
     def best_positions(self, lengths: Int[np.ndarray, "texts"]) -> int:
-        """As `positions`, if no row were empty and every text in its narrowest width."""
+        """As `positions`, without empty rows and with every text in its best width."""
         widths = np.array([shape.width for shape in self.shapes])
         if self.packed:
             return int(-(-lengths.sum() // widths[0]) * widths[0])
@@ -148,7 +148,7 @@ def plan_packed(
         max(chunk_tokens // width, 1),
     )
     high, low = (-(-n // width) for n in (max(totals), max(min(totals), 1)))
-    # Always enough: see `_fit`.
+    # The bound of `_best_fit`, so always enough.
     most = min(2 * high + -(-texts // slots) + 1, texts)
     shape = Shape(width, rows, slots, -(-most // rows), -(-low // rows))
     return Layout((shape,), packed=True)
@@ -299,7 +299,7 @@ def _computed_positions(
 def best_widths(histogram: Int[np.ndarray, "longest"], most: int) -> tuple[int, ...]:
     """The widths, multiples of 8 in ascending order, with the least padding.
 
-    Found by dynamic programming over the largest width of each prefix of lengths.
+    Found exactly, by dynamic programming.
 
     Args:
       histogram: number of texts of each length.
