@@ -1,4 +1,4 @@
-"""Recipes: YAML and command-line overrides to `Config`."""
+"""Loads recipes: from YAML and command-line overrides to `Config`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHARED_BY_VARIANTS = ("name", "output", "variants")
 
 
 class _Bad(ValueError):
-    """A wrong value and where it stands; the caller knows in which file."""
+    """An invalid value with its keys; the caller adds the file."""
 
     def __init__(self, keys: Keys, reason: str):
         super().__init__(reason)
@@ -34,17 +34,17 @@ class _Bad(ValueError):
 
 
 def load_config(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Reads a recipe and checks it whole, variants included.
+    """Loads a recipe and validates it, including all variants.
 
     Args:
       path: a YAML file.
-      overrides: nested mapping like the recipe, from the command line; it wins over the
-        file and over the variants.
+      overrides: nested mapping like the recipe, from the command line; takes precedence
+        over the file and its variants.
 
     Raises:
-      ValueError: file that is no YAML mapping, key that is unknown (with the nearest
-        known one) or stands twice, wrong type, impossible value, missing value; with
-        file, line, dotted name, value and what would be right.
+      ValueError: the file is not a YAML mapping, a key is unknown (names the nearest
+        known one) or repeated, or a value is missing, invalid or of the wrong type.
+        Names file, line, dotted key, value and what would be right.
     """
     recipe, lines = read_yaml(path)
     overrides = dict(overrides or {})
@@ -69,11 +69,11 @@ def load_config(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
 
 
 def variant(config: Config, name: str) -> Config:
-    """The recipe with one variant's overrides applied, and no variants of its own.
+    """The recipe with one variant's overrides applied, without variants.
 
     Raises:
-      ValueError: unknown variant (with the nearest known one), or overrides that make
-        no valid recipe.
+      ValueError: the variant is unknown (names the nearest known one), or its overrides
+        are invalid.
     """
     if name not in config.variants:
         raise ValueError(f"variant {name!r}: {_unknown_name(name, config.variants)}")
@@ -85,10 +85,10 @@ def variant(config: Config, name: str) -> Config:
 
 
 def parse_overrides(assignments: Iterable[str]) -> dict[str, Any]:
-    """Nested overrides from `section.key=value` texts; values are read as YAML.
+    """Parses overrides `section.key=value`, with values in YAML, into a nested mapping.
 
     Raises:
-      ValueError: no `=`, a key that is none, or a value that is no YAML.
+      ValueError: there is no `=`, or key or value are invalid.
     """
     overrides: dict[str, Any] = {}
     for assignment in assignments:
@@ -116,7 +116,7 @@ def parse_overrides(assignments: Iterable[str]) -> dict[str, Any]:
 def _location(
     path: str | Path, lines: dict[Keys, int], overrides: Any, variant: Keys, keys: Keys
 ) -> str:
-    """Names the command line or the file and line that hold the nearest of the keys."""
+    """Where a value comes from: the command line, or the file and the nearest line."""
     if _contains(overrides, keys):
         return "command line"
     for prefix in (variant, ()) if variant else ((),):
@@ -135,7 +135,7 @@ def _contains(value: Any, keys: Keys) -> bool:
 
 
 def _check_complete(config: Config) -> None:
-    """Refuses a recipe without what has no default."""
+    """Refuses a recipe without the settings that have no default."""
     if not config.data.sources:
         raise _Bad(("data", "sources"), "needed: a list of sources, each with a `path`")
     if not config.model.encoder:
@@ -146,7 +146,7 @@ def _check_complete(config: Config) -> None:
 
 
 def _apply(config: Config, name: str) -> Config:
-    """The variant's own configuration."""
+    """Applies a variant's overrides."""
     changes = config.variants[name]
     for key in _SHARED_BY_VARIANTS:
         if key in changes:
@@ -160,7 +160,7 @@ def _drop_keys(mapping: Mapping[str, Any], names: Iterable[str]) -> dict[str, An
 
 
 def _merge(base: Any, changes: Any) -> Any:
-    """Mappings merge key by key; everything else (lists, too) is replaced."""
+    """Merges mappings key by key; everything else, including lists, is replaced."""
     if not isinstance(base, Mapping) or not isinstance(changes, Mapping):
         return changes
     merged = dict(base)
@@ -170,10 +170,10 @@ def _merge(base: Any, changes: Any) -> Any:
 
 
 def _build(cls: type, value: Any, keys: Keys, checked: bool = True) -> Any:
-    """Makes a dataclass of plain values.
+    """Makes a dataclass from plain values.
 
-    With `checked=False` only names and types are looked at (a part of a recipe need not
-    make sense alone), and nothing is returned.
+    With `checked=False` only names and types are checked, since a part of a recipe may
+    be invalid alone, and nothing is returned.
     """
     if not isinstance(value, Mapping):
         raise _Bad(keys, f"must be a mapping of settings, not {_describe(value)}")
@@ -204,7 +204,7 @@ def _build(cls: type, value: Any, keys: Keys, checked: bool = True) -> Any:
 
 
 def _convert(hint: Any, value: Any, keys: Keys, checked: bool) -> Any:
-    """Checks a value against a field's type and returns it as that type."""
+    """Checks a value against a field's type and converts it."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
@@ -233,7 +233,7 @@ def _convert(hint: Any, value: Any, keys: Keys, checked: bool) -> Any:
 
 
 def _scalar(hint: type, value: Any, keys: Keys) -> Any:
-    """A number, text or truth value; whole numbers pass as numbers."""
+    """Checks a number, text or truth value; integers are accepted as floats."""
     accepted = (int, float) if hint is float else hint
     if not isinstance(value, accepted) or (
         isinstance(value, bool) and hint is not bool
@@ -254,7 +254,7 @@ def _wrong_type(value: Any, hint: Any) -> str:
 
 
 def _type_name(hint: Any) -> str:
-    """What a type is called in a message."""
+    """Name of a type in messages."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
         inner = arguments[0]
@@ -273,7 +273,7 @@ def _describe(value: Any) -> str:
 
 
 def _excerpt(text: str) -> str:
-    """The text, shortened and with its control characters and surrogates escaped."""
+    """The text, shortened, with control characters and surrogates escaped."""
     text = text if text.isprintable() else ascii(text)[1:-1]
     return text if len(text) <= 60 else text[:57] + "…"
 

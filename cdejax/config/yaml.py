@@ -1,7 +1,7 @@
-"""YAML with line numbers, so that a wrong value can be named with its place.
+"""Reads YAML with line numbers, so that errors can name the line of a value.
 
-Recipes are small: size, nesting and the number of values are bounded, so that aliases
-cannot multiply.
+Recipes are small: size, nesting and the number of values are limited, which also stops
+aliases from multiplying.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import yaml.reader
 from cdejax.storage.guarded import MAX_DEPTH, MAX_DIGITS, read_text
 
 Keys = tuple[str, ...]
-"""Where a value stands: the keys that lead to it (list items by number)."""
+"""Path to a value: the keys that lead to it (indices for list items)."""
 
 MAX_BYTES = 1 << 20
-"""Bytes of a recipe at most."""
+"""Maximum size of a recipe in bytes."""
 MAX_VALUES = 100_000
-"""Values of a recipe at most, each alias counted as often as it is used."""
+"""Maximum number of values of a recipe, counting an alias each time it is used."""
 MAX_KEY = 200
-"""Characters of a key at most."""
+"""Maximum length of a key in characters."""
 _TYPES = {
     "map": "mapping",
     "seq": "list",
@@ -37,11 +37,11 @@ _TYPES = {
 }
 _TAGS = {f"tag:yaml.org,2002:{name}": what for name, what in _TYPES.items()}
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
-"""Characters that no name of a file and no text to encode may hold."""
+"""Characters that neither file names nor texts may contain."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe loader that reads `2e-5` as a number (YAML 1.2 does) and dates as text."""
+    """Safe loader that reads `2e-5` as a number, as YAML 1.2, and dates as text."""
 
     yaml_implicit_resolvers: ClassVar = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag in _TAGS]
@@ -50,7 +50,7 @@ class _Loader(yaml.SafeLoader):
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Composes a node, which takes a call for each level, up to `MAX_DEPTH`."""
+        """Composes a node recursively, up to `MAX_DEPTH` levels."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise yaml.composer.ComposerError(
@@ -70,10 +70,10 @@ _Loader.add_implicit_resolver(
 
 
 def parse_value(text: str) -> Any:
-    """One value as YAML reads it: `256`, `2e-5`, `true`, `null`, `[a, b]` or text.
+    """Parses one YAML value: `256`, `2e-5`, `true`, `null`, `[a, b]` or text.
 
     Raises:
-      ValueError: not YAML, or more than a recipe may hold; the message is the reason.
+      ValueError: not YAML, or beyond the limits of a recipe; the message is the reason.
     """
     if len(text) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES:,} characters")
@@ -85,12 +85,12 @@ def parse_value(text: str) -> Any:
 
 
 def read_yaml(path: str | Path) -> tuple[dict[str, Any], dict[Keys, int]]:
-    """Reads a YAML file whose top level is a mapping, and the line of each value.
+    """Reads a YAML file whose top level is a mapping, with the line of each value.
 
     Raises:
-      ValueError: no such file, not UTF-8, not YAML, empty, not a mapping, a key that
-        stands twice in one mapping, or more than a recipe may hold (bytes, levels,
-        values); with the file and, where it has one, the line.
+      ValueError: the file is missing, empty, or not UTF-8, YAML or a mapping; a mapping
+        has a key twice; or a limit is exceeded (bytes, levels, values). Names the file
+        and, if it is known, the line.
     """
     text = read_text(path, MAX_BYTES)
     try:
@@ -109,7 +109,7 @@ def read_yaml(path: str | Path) -> tuple[dict[str, Any], dict[Keys, int]]:
 
 
 class _Bad(ValueError):
-    """What is wrong with a text, and in which line."""
+    """An error in a text, with its line."""
 
     def __init__(self, line: int | None, reason: str):
         super().__init__(reason)
@@ -117,7 +117,7 @@ class _Bad(ValueError):
 
 
 def _compose(text: str) -> tuple[_Loader, yaml.Node | None]:
-    """The text's only document as nodes; `_Bad` for whatever the parser raises."""
+    """Composes the text's only document; raises `_Bad` for errors of the parser."""
     loader = None
     try:
         loader = _Loader(text)
@@ -135,14 +135,14 @@ def _compose(text: str) -> tuple[_Loader, yaml.Node | None]:
 
 @dataclass
 class _Reader:
-    """Plain values of nodes, and where each stands."""
+    """Converts nodes to plain values and records the line of each."""
 
     loader: _Loader
     lines: dict[Keys, int] = field(default_factory=dict)
     values: int = 0
 
     def plain(self, node: yaml.Node, keys: Keys) -> Any:
-        """The node's value; fills `lines` with where each part of it stands."""
+        """The node's value; records the lines of all its parts in `lines`."""
         line = self.lines[keys] = _line(node)
         self.values += 1
         if self.values > MAX_VALUES:
@@ -197,7 +197,7 @@ def _key(node: yaml.Node) -> str:
 
 
 def check_key(key: str) -> str:
-    """The key; ValueError if it is too long or holds NUL or a lone surrogate."""
+    """Returns the key; ValueError if it is too long, or has NUL or a surrogate."""
     if len(key) > MAX_KEY:
         raise ValueError(f"a key of {len(key):,} characters: {key[:20]!r}…")
     if found := _NO_TEXT.search(key):

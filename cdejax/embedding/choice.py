@@ -1,9 +1,9 @@
-"""Which texts of a corpus become its context.
+"""Chooses which texts of a corpus become its context.
 
-A trained model reads at most C vectors. They may be drawn at random, as in training,
-or stand for the corpus better than chance does: by k-means++ seeding (Arthur and
-Vassilvitskii 2007), which spreads them, or as the medoids of spherical k-means, one
-text from the middle of each cluster. Both look at first-stage vectors by direction.
+A trained model reads at most C context vectors. They can be sampled at random, as in
+training, or to represent the corpus better: by k-means++ seeding (Arthur and
+Vassilvitskii 2007), which spreads them, or as the medoids of spherical k-means, the
+most central text of each cluster. Both use the directions of first-stage vectors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cdejax.data.given_texts import as_rows
 from cdejax.models.context import Context, Fill, Method, Origin, hash_texts, sample
 
 CANDIDATES_PER_TEXT = 8
-"""Candidates for each place, unless said otherwise."""
+"""Default number of candidates for each text to choose."""
 _EQUAL = 1e-6
 _ITERATIONS = 25
 _RANDOM_STATE = {"kmeans++": 1, "medoids": 2, "resample": 3}
@@ -32,31 +32,31 @@ class Choice:
 
     Raises:
       ValueError: a size outside 0…C, a negative seed, an unknown method or fill, fewer
-        candidates than places, or candidates for a random choice.
+        candidates than texts to choose, or candidates for a random choice.
     """
 
-    most: int
-    """Places that the model was trained with, C."""
+    capacity: int
+    """Maximum number of context texts of the model, C."""
     size: int | None = None
-    """Texts at most (default: C)."""
+    """Number of texts to choose (default: C)."""
     seed: int = 0
-    """Of everything drawn."""
+    """Seed of all random draws."""
     method: Method = "random"
     """How texts are chosen from the candidates."""
     candidates: int | None = None
-    """Texts looked at by `kmeans++` and `medoids` (default: 8 for each place)."""
+    """Number of candidates for `kmeans++` and `medoids` (default: 8 times the size)."""
     fill: Fill = "mask"
-    """What stands in the places that the texts leave."""
+    """How to fill up to C if fewer texts are chosen."""
 
     def __post_init__(self) -> None:
         check_count("seed", self.seed, 0)
         for name in ("size", "candidates"):
             if (value := getattr(self, name)) is not None:
                 check_count(name, value, 0)
-        if self.places > self.most:
+        if self.target_size > self.capacity:
             raise ValueError(
-                f"size {self.size}: this model reads 0 to {self.most} context texts "
-                "(trained C)"
+                f"size {self.size}: this model reads 0 to {self.capacity} context "
+                "texts (trained C)"
             )
         for name, kinds in (("method", Method), ("fill", Fill)):
             known = typing.get_args(kinds)
@@ -64,7 +64,7 @@ class Choice:
                 raise ValueError(
                     f"{name} {getattr(self, name)!r}: choose one of {', '.join(known)}"
                 )
-        if self.fill == "resample" and not self.places:
+        if self.fill == "resample" and not self.target_size:
             raise ValueError("fill 'resample': size 0 leaves no text to draw from")
         if self.candidates is None:
             return
@@ -73,31 +73,31 @@ class Choice:
                 f"candidates {self.candidates}: method 'random' looks at no text; "
                 "leave it out"
             )
-        if self.candidates < self.places:
+        if self.candidates < self.target_size:
             raise ValueError(
-                f"candidates {self.candidates}: give {self.places} (the texts to "
+                f"candidates {self.candidates}: give {self.target_size} (the texts to "
                 "choose) or more"
             )
 
     @property
-    def places(self) -> int:
-        """Texts to choose at most."""
-        return self.most if self.size is None else self.size
+    def target_size(self) -> int:
+        """Number of texts to choose."""
+        return self.capacity if self.size is None else self.size
 
     def candidates_of(self, texts: Sequence[str]) -> Int[np.ndarray, "candidates"]:
-        """Positions of the texts to embed, ascending.
+        """Samples the texts to encode with the first stage; ascending indices.
 
         Raises:
-          ValueError: no texts, or one string instead of a list.
+          ValueError: no texts, or a single string instead of a list.
         """
         texts = as_rows(texts)
-        if not self.places:
+        if not self.target_size:
             return np.arange(0)
         if not len(texts):
             raise ValueError("no texts to draw from; size=0 gives the null context")
-        count = self.places
+        count = self.target_size
         if self.method != "random":
-            count = self.candidates or CANDIDATES_PER_TEXT * self.places
+            count = self.candidates or CANDIDATES_PER_TEXT * self.target_size
         return sample(len(texts), count, self.seed)
 
     def context(
@@ -107,40 +107,41 @@ class Choice:
         vectors: Float[np.ndarray, "candidates hidden"],
         model: str,
     ) -> Context:
-        """The context, from the candidates' vectors.
+        """Chooses the context among the candidates.
 
         Args:
           texts: the corpus.
-          rows: positions of the candidates in it (`candidates_of`).
-          vectors: the candidates' first-stage vectors.
-          model: hash of the weights that made them.
+          rows: indices of the candidates in it (`candidates_of`).
+          vectors: first-stage vectors of the candidates.
+          model: hash of the weights that computed them.
         """
         chosen = self._choose(vectors)
         if self.fill == "resample":
-            chosen = resample(chosen, self.most, self.seed)
+            chosen = resample(chosen, self.capacity, self.seed)
         ids = rows[chosen]
         used = hash_texts([texts[int(row)] for row in ids])
         corpus = len(texts) if len(rows) else 0
-        origin = Origin(self.method, len(rows), self.fill, corpus, self.most, used)
+        origin = Origin(self.method, len(rows), self.fill, corpus, self.capacity, used)
         mask = np.ones(len(ids), bool)
         return Context(ids, vectors[chosen], mask, self.seed, model, origin)
 
     def _choose(
         self, vectors: Float[np.ndarray, "candidates hidden"]
     ) -> Int[np.ndarray, "texts"]:
-        if len(vectors) <= self.places:
+        if len(vectors) <= self.target_size:
             return np.arange(len(vectors))
         pick = kmeans_plus_plus if self.method == "kmeans++" else medoids
-        return pick(vectors, self.places, self.seed)
+        return pick(vectors, self.target_size, self.seed)
 
 
 def kmeans_plus_plus(
     vectors: Float[np.ndarray, "rows hidden"], count: int, seed: int
 ) -> Int[np.ndarray, "count"]:
-    """`count` different rows, each drawn by its squared distance to the nearest so far.
+    """k-means++ seeding: distinct rows, sampled by squared distance to the chosen ones.
 
-    Distances are between unit vectors. Where all that is left equals a chosen row, the
-    rest is drawn uniformly. Ascending; `count` is at most the number of rows.
+    Distances are between unit vectors. If all remaining rows equal chosen ones, the
+    rest is sampled uniformly. Returns `count` ascending indices; `count` must not
+    exceed the number of rows.
     """
     unit = _unit(vectors)
     rng = np.random.default_rng([_RANDOM_STATE["kmeans++"], seed])
@@ -160,9 +161,9 @@ def medoids(
 ) -> Int[np.ndarray, "count"]:
     """The row nearest to each centroid of spherical k-means with `count` clusters.
 
-    k-means starts from `kmeans_plus_plus`. A cluster gives the member of the largest
-    cosine to its centroid; for a cluster without members a row is drawn. Ascending;
-    `count` is at most the number of rows.
+    k-means starts from `kmeans_plus_plus`. Each cluster contributes the member with the
+    largest cosine to its centroid, empty clusters a random row. Returns `count`
+    ascending indices; `count` must not exceed the number of rows.
     """
     import faiss
 
@@ -175,7 +176,7 @@ def medoids(
         niter=_ITERATIONS,
         seed=seed % 2**31,  # FAISS takes an int
         spherical=True,
-        # The candidates are the sample: FAISS neither samples again nor warns.
+        # The candidates are a sample already: FAISS must not sample again or warn.
         max_points_per_centroid=-(-len(unit) // count),
         min_points_per_centroid=1,
     )
@@ -190,7 +191,7 @@ def medoids(
 def resample(
     rows: Int[np.ndarray, "rows"], count: int, seed: int
 ) -> Int[np.ndarray, "count"]:
-    """All rows, and draws from them with replacement up to `count`; ascending."""
+    """Fills up to `count` with rows sampled with replacement; ascending."""
     rng = np.random.default_rng([_RANDOM_STATE["resample"], seed])
     more = rng.choice(rows, max(count - len(rows), 0))
     return np.sort(np.concatenate([rows, more]))
@@ -199,7 +200,7 @@ def resample(
 def _completed(
     chosen: Int[np.ndarray, "chosen"], rows: int, count: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "count"]:
-    """The chosen rows and as many others, drawn uniformly, as they lack."""
+    """Fills up to `count` with other rows, sampled uniformly; ascending."""
     rest = np.setdiff1d(np.arange(rows), chosen)
     more = rng.choice(rest, count - len(chosen), replace=False)
     return np.sort(np.concatenate([chosen, more]))

@@ -1,8 +1,8 @@
-"""What depends on a model folder: the content of every file that reading it opens.
+"""Hashes of the files that a model folder's vectors depend on.
 
-The files are found by reading the folder as `cdejax.load` does, but for the values of
-the weights. So a file counts as soon as some code opens it, and no list of names can
-miss one.
+The files are found by reading the folder as `cdejax.load` does, without the values of
+the weights. So every file that any code opens counts; there is no list of names to keep
+up to date.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cdejax.models.pretrained.settings import read_settings
 
 
 def model_files(folder: Path) -> dict[str, str]:
-    """Hash of each file that decides a folder's model, by its name in the folder.
+    """Hashes of the files that decide a folder's model, by name in the folder.
 
     Raises:
       ValueError: the model cannot be read (see `from_pretrained`).
@@ -25,7 +25,7 @@ def model_files(folder: Path) -> dict[str, str]:
 
 
 def folder_files(folder: Path) -> dict[str, str]:
-    """Those of model and tokenizer, and of the settings: prompts and length limits.
+    """Hashes of the files that decide model, tokenizer, prompts and length limits.
 
     Raises:
       ValueError: a part cannot be read.

@@ -1,4 +1,4 @@
-"""Texts of different lengths in few shapes, so that little is padded and compiled."""
+"""Batches of few shapes for texts of different lengths."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from cdejax.models.context import Context
 from cdejax.runtime.platforms import platform
 
 LEAST_WIDTH = 16
-"""The narrowest rows, in tokens."""
+"""Minimum width of rows in tokens."""
 ContextArrays = tuple[Float[Array, "places hidden"], Bool[Array, "places"] | None]
-"""Vectors of a context, and which of them count (None: all)."""
+"""Vectors of a context, and the mask of those to attend to (None: all)."""
 
 
 class TextBatch(NamedTuple):
     """Texts that are encoded together."""
 
     rows: Int[np.ndarray, "rows"]
-    """Which texts."""
+    """Indices of the texts."""
     size: int
-    """Rows of the array; those beyond the texts' are padding."""
+    """Number of rows of the array; rows beyond the texts are padding."""
     width: int
-    """Tokens of a row."""
+    """Number of tokens per row."""
 
 
 def padded_widths(max_length: int, fine: bool) -> Int[np.ndarray, "widths"]:
-    """The widths that rows are padded to: powers of two, `max_length` at most.
+    """The widths that rows are padded to: powers of two up to `max_length`.
 
-    `fine` puts three more between one power of two and the next, in steps of 16 at
-    least: of the lengths in benchmarks/encode.py, 0.90 of the tokens are real in place
-    of 0.70, for 12 compilations up to 256 tokens in place of 5.
+    `fine` adds three widths between powers of two, at least 16 apart: with the lengths
+    in benchmarks/encode.py, 0.90 of the tokens are real instead of 0.70, at the cost of
+    12 compilations instead of 5 for up to 256 tokens.
     """
     found, octave = [], LEAST_WIDTH
     while octave < max_length:
@@ -48,52 +48,52 @@ def padded_widths(max_length: int, fine: bool) -> Int[np.ndarray, "widths"]:
 def batch_by_length(
     lengths: Int[np.ndarray, "texts"],
     batch_size: int,
-    padded_widths: Int[np.ndarray, "widths"],
+    widths: Int[np.ndarray, "widths"],
     least: int,
     devices: int = 1,
 ) -> list[TextBatch]:
-    """Sorts texts by length and cuts them into batches of few shapes.
+    """Sorts texts by length and groups them into batches of few shapes.
 
-    Texts go into the narrowest width that holds them and fill batches of `batch_size`
-    a device, a quarter of it, and so on down to `least`. What is left of a width goes
-    with the next wider one: only the last batch of all is padded with rows. The longest
-    come first.
+    Each text goes to the narrowest width that holds it. The texts of a width fill
+    batches of `batch_size` rows per device, then of a quarter of that, and so on down
+    to `least`; the remaining ones go to the next width, so that only the last batch has
+    rows of padding. The longest texts come first.
 
     Args:
-      lengths: tokens of every text.
-      batch_size: rows on a device.
-      widths: ascending; no text is longer than the last.
-      least: rows on a device in the smallest batch.
-      devices: batches are split over so many.
+      lengths: number of tokens of each text.
+      batch_size: maximum number of rows per device.
+      widths: widths in ascending order; no text is longer than the last.
+      least: number of rows per device in the smallest batches.
+      devices: number of devices that batches are split over.
 
     Raises:
-      ValueError: `batch_size` is no whole number from 1 on.
+      ValueError: `batch_size` is not a positive integer.
     """
     check_count("batch_size", batch_size)
     sizes = [batch_size]
     while sizes[-1] > least:
         sizes.append(max(sizes[-1] // 4, least))
     order = np.argsort(lengths, kind="stable")
-    ends = np.searchsorted(lengths[order], padded_widths, side="right")
+    ends = np.searchsorted(lengths[order], widths, side="right")
     found, start = [], 0
-    for width, end in zip(padded_widths.tolist(), ends.tolist(), strict=True):
+    for width, end in zip(widths.tolist(), ends.tolist(), strict=True):
         for size in (size * devices for size in sizes):
             while end - start >= size:
                 found.append(TextBatch(order[start : start + size], size, width))
                 start += size
     if start < len(order):
-        width = int(padded_widths[np.searchsorted(padded_widths, lengths[order[-1]])])
+        width = int(widths[np.searchsorted(widths, lengths[order[-1]])])
         found.append(TextBatch(order[start:], sizes[-1] * devices, width))
     return found[::-1]
 
 
 def context_arrays(context: Context, most: int, mesh: Mesh) -> ContextArrays:
-    """A context's vectors, padded to one of a few sizes up to `most`.
+    """The vectors of a context, padded to one of a few sizes up to `most`.
 
     Args:
       context: the context.
-      most: places that the model has.
-      mesh: of the devices that are to read them.
+      most: maximum number of vectors, C.
+      mesh: mesh of the devices that encode with them.
     """
     vectors = context.vectors[context.mask]
     missing = _padded_size(len(vectors), most, mesh) - len(vectors)
@@ -104,8 +104,8 @@ def context_arrays(context: Context, most: int, mesh: Mesh) -> ContextArrays:
 
 
 def _padded_size(size: int, most: int, mesh: Mesh) -> int:
-    """Places for a context of `size`: each number of places is compiled once."""
-    if size == 0:  # the model puts its null vector in every place
+    """Number of vectors to pad to, for few compilations."""
+    if size == 0:  # the model uses its null vector throughout
         return 0
     if platform(mesh) != "cpu":  # padding costs less than a compilation
         return most

@@ -1,4 +1,4 @@
-"""An exported folder appears whole or not at all, and is never written over."""
+"""Publishes export folders atomically, without overwriting others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cdejax.storage.lock import lock_folder
 _log = logging.getLogger(__name__)
 CARD = "README.md"
 _CARD_ONLY = ("recipe", "evaluation", "scores", "code")
-"""What may change in a model card without making another model."""
+"""Metadata of the model card that may change without making another model."""
 
 
 def publish(
@@ -33,18 +33,18 @@ def publish(
     write: Callable[[Path], None],
     check: Callable[[Path], object] | None = None,
 ) -> Path:
-    """Writes an export under a temporary name and moves it to its place.
+    """Writes an export under a temporary name and moves it into place.
 
-    Where the folder holds this same export, only the model card is written again, if
-    it would say something else and nobody has edited it.
+    If the folder already holds the same export, only missing files and the model card
+    are written, the card only if it differs and has not been edited.
 
     Args:
-      folder: it must not exist, be empty, or hold this same export.
-      kind: what is exported, for the marker.
-      metadata: what the model card was told, JSON values.
+      folder: must not exist, be empty, or hold the same export.
+      kind: kind of export, for the marker.
+      metadata: metadata of the model card, as JSON values.
       write: writes all files into the folder that it is given.
-      check: called with the complete folder before it appears, to raise where it is no
-        good; not where the folder is there and only its card is written again.
+      check: called with the complete folder before it is moved into place, to raise if
+        it is faulty; not called if the folder already exists.
 
     Returns:
       The folder.
@@ -88,7 +88,7 @@ def _check_place(folder: Path) -> None:
 
 
 def clear_folder(folder: Path) -> None:
-    """Removes what a killed process left of a folder, but the lock."""
+    """Removes everything but the lock from a folder that a killed process left."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -99,7 +99,7 @@ def clear_folder(folder: Path) -> None:
 def _write_marker(
     partial: Path, kind: str, metadata: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Writes the marker of the complete folder; the marker."""
+    """Writes the marker of a complete folder and returns it."""
     content = _file_hashes(partial)
     card = content.pop(CARD)
     stable = {k: v for k, v in metadata.items() if k not in _CARD_ONLY}
@@ -116,7 +116,7 @@ def _write_marker(
 
 
 def _file_hashes(folder: Path) -> dict[str, str]:
-    """Hash of each file but marker and lock, by its name in the folder."""
+    """Hashes of all files but marker and lock, by name in the folder."""
     return {
         path.relative_to(folder).as_posix(): hash_files(path)
         for path in sorted(folder.rglob("*"))
@@ -125,7 +125,7 @@ def _file_hashes(folder: Path) -> dict[str, str]:
 
 
 def move_into_place(partial: Path, folder: Path) -> None:
-    """Gives a complete folder its name; locked until now, no other run clears it."""
+    """Renames a complete folder; its lock has kept other runs from clearing it."""
     durable.sync_tree(partial)
     durable.replace(partial, folder)
     (folder / ".lock").unlink()
@@ -142,9 +142,9 @@ def _check_same(folder: Path, key: str) -> None:
 
 
 def _files_to_update(folder: Path, partial: Path) -> list[str]:
-    """Names of files that are missing, and of a model card that says less.
+    """Names of files that are missing, and of the model card if it is outdated.
 
-    What else differs was edited, or damaged: that is for its owner to decide.
+    Other files that differ were edited or damaged, so they are left to their owner.
     """
     content = _file_hashes(partial)
     card = content.pop(CARD)
@@ -169,7 +169,7 @@ def _existing(folder: Path, names: Iterable[str]) -> list[str]:
 
 
 def _update_files(folder: Path, partial: Path, names: list[str]) -> None:
-    """Puts new files into an export, all or none of them."""
+    """Writes new files into an export, all or none."""
 
     def write(new: Path) -> None:
         for name in names:

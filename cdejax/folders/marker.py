@@ -1,4 +1,4 @@
-"""The marker file of an export of ours, and what it tells when the folder is read."""
+"""The marker file of our exports, and the check of their files against it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdejax.storage.artifacts import read_json
 
 _log = logging.getLogger(__name__)
 MARKER = "cdejax.json"
-"""Says that a folder is an export of ours, of what, and what its card was told."""
+"""Marks a folder as an export of ours, with its kind and its card's metadata."""
 
 
 def read_marker(folder: str | Path) -> dict[str, Any]:
@@ -22,10 +22,10 @@ def read_marker(folder: str | Path) -> dict[str, Any]:
 
 
 def warn_of_changes(folder: str | Path) -> None:
-    """Names the files of an export that are not what was exported.
+    """Warns of the files of an export that have changed since.
 
-    Somebody may have edited them on purpose, so they are used all the same. A folder
-    that is no export of ours says nothing of its files.
+    They may have been edited on purpose, so they are used anyway. Folders that are not
+    exports of ours are not checked.
     """
     try:
         table = read_marker(folder).get("digests")

@@ -11,27 +11,27 @@ _SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _WANTED = ("*.json", "*.safetensors", "*.txt", "*.model", "*/config.json",
            "*/*.safetensors")  # fmt: skip
-"""Files that are fetched from the hub: no code, no pickles, no other formats."""
+"""Files to download from the hub: no code, no pickles, no other formats."""
 
 
 MODEL_FILES = ("config.json", "modules.json")
-"""One of them is in every folder of a model."""
+"""Every model folder has one of these."""
 _MARKS = (*MODEL_FILES, "run.json", "checkpoints")
-"""One of them is in every folder of a model or a run."""
+"""Every folder of a model or run has one of these."""
 
 
 def resolve_folder(name: str | Path, setting: str = "") -> Path:
-    """Returns the folder that `name` stands for.
+    """Finds a folder by its path, package or hub name.
 
     Args:
       name: a folder; `package:MODULE/FOLDER` for a folder inside an installed package
         (which is found, not imported); or `hf:OWNER/NAME[@REVISION]` for a repository
-        of the Hugging Face hub, which is fetched into its cache (no other name is).
-      setting: dotted name of the setting that names it, for the message.
+        of the Hugging Face Hub, which is downloaded into its cache.
+      setting: dotted name of its setting, for the message.
 
     Raises:
-      ValueError: there is no such folder, the package is not installed, the hub does
-        not give the repository, or a file of the folder is a link out of it.
+      ValueError: the folder does not exist, the package is not installed, the hub does
+        not provide the repository, or the folder has a link out of it.
     """
     try:
         folder = _find(str(name))
@@ -48,15 +48,15 @@ def hub_hint(name: str) -> str:
 
 
 def local_output(path: str | Path, setting: str = "") -> Path:
-    """The path of something to be written, which must be on a file system.
+    """Checks that an output path is on a file system.
 
     Args:
       path: a file or folder.
-      setting: name of the setting or option that names it, for the message.
+      setting: name of its setting or option, for the message.
 
     Raises:
-      ValueError: it has a scheme, such as `gs://`: nothing is written there, and a
-        local folder of that name would not be what was meant.
+      ValueError: it has a scheme, such as `gs://`, which is not supported; a local
+        folder of that name would not be what was meant.
     """
     if found := _SCHEME.match(str(path)):
         scheme = found.group().rstrip(":/")
@@ -138,10 +138,10 @@ def _from_hub(name: str) -> Path:
 
 
 def _check_links(folder: Path) -> None:
-    """Refuses links out of the folder: it would be another model on another machine.
+    """Refuses links out of the folder, which would differ on another machine.
 
-    The hub's cache keeps files as links to the blobs beside the snapshot's folder.
-    Nothing is looked for where nothing of a model or a run is: a home folder is large.
+    The hub's cache stores files as links to blobs next to the snapshot's folder. Other
+    folders than those of models and runs are not searched: they may be large.
     """
     if not any((folder / name).exists() for name in _MARKS):
         return

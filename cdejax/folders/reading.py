@@ -1,8 +1,8 @@
-"""Reading model folders: the one place that opens their files, and can record them.
+"""Reading of model folders, which records the files that are opened.
 
-Whatever reads a file of a model or tokenizer folder, or asks whether one is there, does
-it through these functions. What is made from a folder depends on all files that were
-opened meanwhile, and on those that were missing: see `files_read`.
+All code that reads a file of a model or tokenizer folder, or asks whether it exists,
+does so through these functions. What is made from a folder depends on all files that
+were opened, and on those that were missing: see `files_read`.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ _record: ContextVar[Record | None] = ContextVar("record", default=None)
 
 
 class Record:
-    """Files and folders that were looked at, and the files that were opened."""
+    """Files and folders that were accessed, and the files that were opened."""
 
     def __init__(self) -> None:
         self._seen: dict[Path, Signature | None] = {}
         self._opened: set[Path] = set()
 
     def note(self, path: Path, opened: bool = False) -> None:
-        """Notes a path before it is looked at or opened."""
+        """Records a path before it is accessed or opened."""
         if path not in self._seen:
             seen = signature(path)
-            # a change that its signature may not show counts as one
+            # A change too recent for the signature to show later ones counts as one.
             self._seen[path] = seen if is_settled(seen) else ()
         if opened:
             self._opened.add(path)
 
     def hashes(self, folder: Path) -> dict[str, str]:
-        """Hash of each opened file's content, by its name in the folder."""
+        """Hashes of the opened files, by name in the folder."""
         names = {os.path.relpath(path, folder): path for path in self._opened}
         return {name: file_hash(names[name]) for name in sorted(names)}
 
     def is_current(self) -> bool:
-        """Whether nothing has changed since: no file, and none came or went."""
+        """Whether no file has changed, appeared or disappeared since."""
         return all(signature(path) == seen for path, seen in self._seen.items())
 
 
@@ -51,7 +51,7 @@ _known: dict[tuple[Callable[[Path], Any], Path], Record] = {}
 
 @contextlib.contextmanager
 def record_reads() -> Iterator[Record]:
-    """Records what is read meanwhile."""
+    """Records what is read in the context."""
     record = Record()
     token = _record.set(record)
     try:
@@ -61,9 +61,9 @@ def record_reads() -> Iterator[Record]:
 
 
 def files_read(read: Callable[[Path], Any], folder: Path) -> dict[str, str]:
-    """Hash of each file that `read` opens, by its name in the folder.
+    """Hashes of the files that `read` opens, by name in the folder.
 
-    It is called again only when one of the files that it looked at has changed.
+    `read` is called again only if a file that it accessed has changed.
     """
     record = _known.get((read, folder))
     if record is None or not record.is_current():
@@ -80,17 +80,17 @@ def _note(path: Path, opened: bool = False) -> Path:
 
 
 def opened(path: Path) -> Path:
-    """The path of a file that the caller opens by other means than these."""
+    """Records a file that the caller opens by other means; returns its path."""
     return _note(path, opened=True)
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is there."""
+    """Whether a file exists."""
     return _note(path).is_file()
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder is there."""
+    """Whether a folder exists."""
     return _note(path).is_dir()
 
 
@@ -100,22 +100,22 @@ def list_files(folder: Path, pattern: str) -> list[Path]:
 
 
 def read_text(path: Path) -> str:
-    """A file's content as text; ValueError where it is no UTF-8."""
+    """Reads a text file; ValueError if it is not UTF-8."""
     return guarded.read_text(opened(path))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object; ValueError if it is missing or is none."""
+    """Reads a JSON object; ValueError if it is missing or something else."""
     if not is_file(path):
         raise ValueError(f"{path.parent}: no {path.name} there; is it a model folder?")
     return guarded.read_json_object(opened(path))
 
 
 def read_json_if_there(path: Path) -> dict[str, Any]:
-    """As `read_json`, but an empty object where there is no file."""
+    """As `read_json`, but returns an empty object if there is no file."""
     return read_json(path) if is_file(path) else {}
 
 
 def read_json_value(path: Path) -> Any:
-    """Reads any JSON value; ValueError where the file is not JSON."""
+    """Reads any JSON value; ValueError if the file is not JSON."""
     return guarded.read_json(opened(path))

@@ -45,7 +45,7 @@ class BakedEncoder(ContextualEncoder):
         return self.soft[...]
 
     def first_stage(self, *_: object, **__: object) -> NoReturn:
-        """There is none: ValueError."""
+        """Always raises ValueError."""
         raise ValueError("a baked model has no first stage; use the unbaked one")
 
     def __call__(

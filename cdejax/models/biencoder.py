@@ -145,13 +145,13 @@ class BiEncoder(nnx.Module):
         segments: Int[AnyArray, "rows width"],
         slots: int,
     ) -> Float[Array, "rows slots dim"]:
-        """Embeddings of texts of which several share a row, as each alone would get.
+        """Embeddings of packed texts, equal to those of unpacked ones.
 
         Args:
           ids: token ids.
           segments: number of each token's text in its row, 1, 2, … from the left; 0 for
             padding.
-          slots: texts of a row at most. Slots without a text hold no embedding.
+          slots: maximum number of texts per row; vectors of empty slots are undefined.
         """
         positions = segment_positions(segments)
         hidden = self.encoder.encode(

@@ -1,5 +1,6 @@
-"""The context of a contextual encoder: texts of the corpus, as its first stage sees
-them. One object, to be kept with the index that was made with it.
+"""The context of a contextual encoder: first-stage vectors of texts of the corpus.
+
+Store it with the index whose vectors were computed with it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cdejax.storage.artifacts import fingerprint, write_json
 Method = Literal["random", "kmeans++", "medoids"]
 """How a context's texts are chosen (see `cdejax.embedding.choice`)."""
 Fill = Literal["mask", "resample"]
-"""What stands in the places that the texts leave: nothing, or texts once more."""
+"""How positions without a text are treated: masked, or filled by resampling texts."""
 ARRAYS, INFO = "context.safetensors", "context.json"
 """Files of a saved context."""
 _OLD_ARRAYS = "context.npz"
@@ -31,44 +32,44 @@ _NAMES = ("ids", "vectors", "mask")
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a context's texts come from, beside the seed."""
+    """How the texts of a context were chosen, in addition to the seed."""
 
     method: Method
-    """How they were chosen."""
+    """Method of the choice."""
     candidates: int
-    """Texts of the corpus that were looked at, drawn by the seed."""
+    """Number of candidates sampled from the corpus."""
     fill: Fill
-    """What stands in the places that they leave."""
+    """How positions without a text were treated."""
     corpus: int
-    """Texts in the corpus."""
+    """Number of texts in the corpus."""
     size: int
-    """Places that the model was trained with, C."""
+    """Maximum number of context texts of the model, C."""
     texts_hash: str
-    """Hash of the texts, place by place (see `hash_texts`)."""
+    """Hash of the chosen texts in order (see `hash_texts`)."""
 
 
 @dataclass(frozen=True)
 class Context:
     """First-stage vectors of chosen texts.
 
-    With no vectors at all it is the null context: the second stage then reads its
-    null vector in every place.
+    Without vectors it is the null context: the second stage then uses its null vector
+    in every position.
     """
 
     ids: Int[np.ndarray, "texts"]
-    """Positions of the texts in the sequence they were chosen from."""
+    """Indices of the texts in the sequence they were chosen from."""
     vectors: Float[np.ndarray, "texts hidden"]
     """The first stage's output, not normalised."""
     mask: Bool[np.ndarray, "texts"]
-    """Which vectors the second stage reads."""
+    """Which vectors the second stage attends to."""
     seed: int
     """Seed of the choice."""
     model: str
-    """Hash of the weights that made the vectors (`Embedder.hash`)."""
+    """Hash of the weights that computed the vectors (`Embedder.hash`)."""
     origin: Origin | None = None
-    """Where the texts come from; None if it was not recorded."""
+    """How the texts were chosen; None if not recorded."""
     settings: str | None = None
-    """Hash of what else made the vectors (`Embedder.settings_hash`); None if it was not
+    """Hash of what else decides the vectors (`Embedder.settings_hash`); None if not
     recorded."""
 
     def __len__(self) -> int:
@@ -76,7 +77,7 @@ class Context:
 
     @property
     def hash(self) -> str:
-        """Hash (16 hex digits) of what the second stage gets to see."""
+        """Hash (16 hex digits) of what the second stage reads."""
         digest = hashlib.blake2b(self.model.encode(), digest_size=8)
         for array in (self.ids, self.vectors, self.mask):
             digest.update(f"{array.shape}{array.dtype.str}".encode())
@@ -92,7 +93,7 @@ class Context:
         return info | {"model": self.model} | settings | origin
 
     def compact(self) -> Context:
-        """The same context without the places that are masked."""
+        """The same context without masked positions."""
         if self.mask.all():
             return self
         kept = {name: getattr(self, name)[self.mask] for name in _NAMES}
@@ -101,13 +102,13 @@ class Context:
     def save(self, folder: str | Path) -> None:
         """Writes `context.safetensors` and `context.json`, both or neither.
 
-        A context that is there stays until the new one is on disk; other files of the
-        folder stay as they are.
+        An existing context is kept until the new one is on disk; other files of the
+        folder are left alone.
         """
         durable.write_together(local_output(folder), self.write, gone=[_OLD_ARRAYS])
 
     def write(self, folder: Path) -> None:
-        """Writes the files of `save` into a folder that is not complete yet."""
+        """Writes the files of `save` into a temporary folder."""
         from safetensors.numpy import save
 
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _NAMES}
@@ -116,10 +117,10 @@ class Context:
 
     @classmethod
     def load(cls, folder: str | Path) -> Context:
-        """Reads a saved context, also one of an older version (`context.npz`).
+        """Reads a saved context, including those of older versions (`context.npz`).
 
         Raises:
-          ValueError: files are missing, damaged or were changed.
+          ValueError: files are missing, damaged or modified.
         """
         folder = Path(folder)
         durable.recover(folder)
@@ -153,14 +154,14 @@ class Context:
 
 
 def sample(count: int, size: int, seed: int) -> Int[np.ndarray, "texts"]:
-    """`size` of `count` positions without replacement, ascending; all if fewer."""
+    """Samples up to `size` of `count` indices without replacement; ascending."""
     if count <= size:
         return np.arange(count)
     return np.sort(np.random.default_rng(seed).choice(count, size, replace=False))
 
 
 def hash_texts(texts: Iterable[str]) -> str:
-    """Hash (16 hex digits) of texts in their order."""
+    """Hash (16 hex digits) of texts in order."""
     digest = hashlib.blake2b(digest_size=8)
     for text in texts:
         content = text.encode()

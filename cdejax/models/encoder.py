@@ -67,7 +67,7 @@ class Encoder(nnx.Module):
         self.word = nnx.Param(init(rngs.params(), shape))
 
     def _check_sizes(self) -> None:
-        """ValueError for sizes that make no sense beside each other."""
+        """Raises ValueError if the sizes do not fit each other."""
         heads, hidden = self.config.num_attention_heads, self.config.hidden_size
         if hidden % heads and not hasattr(self.config, "head_dim"):
             raise ValueError(
@@ -98,7 +98,7 @@ class Encoder(nnx.Module):
 
     @property
     def longest(self) -> int | None:
-        """Tokens at most, where positions are learned; None for any number."""
+        """Maximum number of tokens of learned positions; None if there is no limit."""
         return getattr(self.config, "longest", None)
 
     def __call__(
@@ -112,8 +112,8 @@ class Encoder(nnx.Module):
 
         Args:
           ids: token ids.
-          mask: which tokens are real; any padding. Without it and `lengths`: all.
-          lengths: instead, the lengths of right-padded rows (the fast path).
+          mask: which tokens are real, for any padding (default: all).
+          lengths: alternatively, the lengths of right-padded rows (the fast path).
         """
         return self.encode(self.embed(ids), mask=mask, lengths=lengths)
 
@@ -149,15 +149,16 @@ class Encoder(nnx.Module):
         Args:
           embeddings: as from `embed`; other vectors may stand among them.
           mask: which positions are real.
-          lengths: instead, the lengths of right-padded rows.
-          segments: instead, ids of the texts that are packed in each row, which read
-            nothing of each other; 0 is padding.
-          positions: where tokens stand, for encoders that rotate, bias or limit
-            attention by distance (default: 0, 1, …); packed texts each start anew.
-          front: embeddings in front of each row's, which all else then counts as part
-            of the row. Those that all rows share are normed and projected once.
-          outputs: the positions whose states are returned, without a step. The last
-            layer computes no others, but for masks that a fused kernel has reordered.
+          lengths: alternatively, the lengths of right-padded rows.
+          segments: alternatively, ids of the texts packed into each row, which do not
+            attend to each other; 0 is padding.
+          positions: positions of the tokens, for encoders with rotary embeddings,
+            relative biases or local attention (default: 0, 1, …); those of each packed
+            text start at 0.
+          front: embeddings prepended to each row, which become part of it. Those that
+            all rows share are normalised and projected once.
+          outputs: the positions whose states are returned, as a slice without a step.
+            The last layer computes only these, unless a fused kernel reorders a mask.
 
         Raises:
           ValueError: more than one of mask, lengths and segments, or a step.
@@ -182,26 +183,26 @@ class Encoder(nnx.Module):
     def before_layers(
         self, x: Float[Array, "batch length hidden"]
     ) -> Float[Array, "batch length hidden"]:
-        """What is done to embeddings before the first layer."""
+        """Transforms the embeddings before the first layer (default: identity)."""
         return x
 
     def after_layers(
         self, x: Float[Array, "batch length hidden"]
     ) -> Float[Array, "batch length hidden"]:
-        """What is done to the last layer's output."""
+        """Transforms the last layer's output (default: identity)."""
         return x
 
     def layer_inputs(self, positions: Int[AnyArray, "*batch length"]) -> Any:
-        """What all layers need of the positions: rotary tables, a bias, or nothing.
+        """What all layers derive from positions: rotary tables, a bias, or nothing.
 
-        They are NumPy's where they are known before the call is compiled.
+        NumPy arrays if the positions are known at compile time.
         """
         del positions
 
     def _word_embeddings(
         self, ids: Int[AnyArray, "batch length"]
     ) -> Float[Array, "batch length hidden"]:
-        """Rows of the word embeddings, float32."""
+        """Looks up word embeddings, float32."""
         if isinstance(ids, np.ndarray) and ids.size:
             low, high = int(ids.min()), int(ids.max())
             if low < 0 or high >= self.config.vocab_size:
@@ -230,10 +231,10 @@ class Encoder(nnx.Module):
 def _row_major(
     x: Float[Array, "batch length hidden"],
 ) -> Float[Array, "batch length hidden"]:
-    """The same, in memory as NumPy has it.
+    """Constrains `x` to row-major layout.
 
-    Pooling sums over positions, for which XLA would lay them out last, here and in all
-    layers before: it would transpose what every matrix product reads and writes.
+    Pooling sums over positions, for which XLA would make them the minor dimension, here
+    and in all layers before: it would transpose the operands of every matrix product.
     """
     return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
 
@@ -261,7 +262,7 @@ def _prepend(
 
 
 def _full_slice(outputs: slice, length: int) -> slice:
-    """The same positions, as `ALL` if they are, and with both ends if not."""
+    """The same slice as `ALL` if it covers all positions, else with both ends."""
     start, stop, step = outputs.indices(length)
     if step != 1:
         raise ValueError(f"outputs {outputs}: only slices without a step are computed")
@@ -269,7 +270,7 @@ def _full_slice(outputs: slice, length: int) -> slice:
 
 
 def check_length(length: int, encoder: Encoder) -> None:
-    """ValueError for rows with more tokens than the encoder has learned positions."""
+    """Raises ValueError if rows have more tokens than the encoder has positions."""
     most = encoder.longest
     if most is not None and length > most:
         raise ValueError(
@@ -283,7 +284,7 @@ def check_positions(
     positions: Int[AnyArray, "*batch length"] | None,
     encoder: Encoder,
 ) -> None:
-    """The same for positions that are known: NumPy's, or without any 0, 1, …"""
+    """As `check_length`, for concrete positions (NumPy; None: 0, 1, …)."""
     if positions is None:
         check_length(ids.shape[1], encoder)
     elif isinstance(positions, np.ndarray) and positions.size:

@@ -1,4 +1,4 @@
-"""Compiled functions: how many there are, and keeping them for later processes."""
+"""Counts compilations, and caches them for later processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HIT = "/jax/compilation_cache/cache_hits"
 
 
 class Compilations:
-    """Counts what this process compiles from now on."""
+    """Counts the compilations of this process from its creation on."""
 
     def __init__(self) -> None:
         self._seconds, self._hits = _compilation_events()
@@ -26,12 +26,12 @@ class Compilations:
 
     @property
     def seconds(self) -> list[float]:
-        """What each compilation took; of one that was read from the cache, reading."""
+        """Duration of each compilation, or of reading it from the cache."""
         return self._seconds[self._first[0] :]
 
     @property
     def read_from_cache(self) -> int:
-        """How many of them `enable_compilation_cache` had kept."""
+        """Number of them that were read from the persistent cache."""
         return len(self._hits) - self._first[1]
 
     def __str__(self) -> str:
@@ -45,9 +45,9 @@ class Compilations:
 
 @functools.cache
 def _compilation_events() -> tuple[list[float], list[str]]:
-    """All compilations' seconds and all reads from the cache, from now on.
+    """Lists that JAX's listeners extend with compilations and reads from the cache.
 
-    Once for the process: JAX never forgets a listener.
+    Registered once per process: JAX cannot unregister a listener.
     """
     seconds: list[float] = []
     hits: list[str] = []
@@ -66,15 +66,15 @@ def _compilation_events() -> tuple[list[float], list[str]]:
 
 
 def enable_compilation_cache(folder: str | Path) -> None:
-    """Keeps whatever is compiled from now on in a folder, for later processes to read.
+    """Uses a folder as JAX's persistent compilation cache from now on.
 
-    A compiled function is found again by its program, the devices and the versions of
-    JAX and XLA. On a GPU the folder holds what autotuning found, too.
+    Entries are keyed by the program, the devices and the versions of JAX and XLA. On
+    GPUs they include the results of autotuning.
 
     Args:
-      folder: made if it is missing; may be shared by runs and by processes. Not used,
-        which is said, on several CPU devices: programs that XLA's CPU backend reads
-        back may run their collectives in another order on each, and hang or crash.
+      folder: created if missing; may be shared by runs and by processes. Ignored, with
+        a warning, on several CPU devices: programs that XLA's CPU backend reads back
+        may run their collectives in another order on each, and hang or crash.
     """
     from jax.experimental.compilation_cache import compilation_cache
 
@@ -87,18 +87,19 @@ def enable_compilation_cache(folder: str | Path) -> None:
         )
         return
     jax.config.update("jax_compilation_cache_dir", str(Path(folder).absolute()))
-    # Short compilations add up: a step comes with a hundred of them.
+    # Short compilations add up: a step needs a hundred of them.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    # JAX keeps the folder that it first used, whatever the setting says later.
+    # JAX keeps using its first folder until the cache is reset.
     compilation_cache.reset_cache()
 
 
 def model_options(mesh: Mesh) -> dict[str, Any] | None:
     """`compiler_options` of `jax.jit` for functions that run an encoder on a mesh.
 
-    For NVIDIA GPUs XLA tries Triton for products with all that surrounds them. Where it
-    then takes cuBLAS (mostly), biases are left over, each a pass through memory; cuBLAS
-    adds them by itself if it is all there is. `XLA_FLAGS` do not override this, and JAX
-    takes such options for a function that is called by itself, not inside another.
+    On NVIDIA GPUs XLA fuses matrix products with their surroundings to try Triton. If
+    it then chooses cuBLAS (as it mostly does), biases remain separate passes through
+    memory, whereas cuBLAS adds them itself if Triton is disabled. `XLA_FLAGS` do not
+    override this, and JAX accepts such options only for a function that is not called
+    inside another one.
     """
     return {"xla_gpu_enable_triton_gemm": False} if has_nvidia(mesh) else None

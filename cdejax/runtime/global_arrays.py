@@ -15,23 +15,23 @@ T = TypeVar("T")
 
 
 def replicate(tree: T, mesh: Mesh) -> T:
-    """Arrays that every process has alike, as global arrays on all devices of a mesh.
+    """Replicates arrays, equal on all processes, on all devices of a mesh.
 
     Args:
-      tree: arrays or random keys.
-      mesh: of all processes' devices.
+      tree: pytree of arrays or random keys.
+      mesh: mesh of all processes' devices.
     """
     return distribute(tree, jax.tree.map(lambda _: replicated_sharding(mesh), tree))
 
 
 def distribute(tree: T, shardings: Any) -> T:
-    """Copies of arrays that every process has alike, as global arrays.
+    """Copies arrays, equal on all processes, into sharded global arrays.
 
-    An array at a time, and no device gets more of it than its part.
+    One array at a time is copied, and each device receives only its shard.
 
     Args:
-      tree: arrays or random keys.
-      shardings: a pytree of the same structure.
+      tree: pytree of arrays or random keys.
+      shardings: pytree of shardings with the same structure.
     """
     return jax.tree.map(_distribute_array, tree, shardings)
 
@@ -51,10 +51,9 @@ def _distribute_array(x: Any, sharding: Any) -> jax.Array:
 
 
 def whole_arrays(tree: Any) -> Any:
-    """Global arrays as arrays of this process's own; all processes call this.
+    """Gathers global arrays into arrays of this process; all processes call this.
 
-    An array that is sharded over the devices of several processes is gathered first. A
-    process that is alone gets the tree back as it is.
+    A single process gets the tree back unchanged.
     """
     if processes() == 1:
         return tree
@@ -63,8 +62,8 @@ def whole_arrays(tree: Any) -> Any:
         assert isinstance(x.sharding, NamedSharding)
         return NamedSharding(x.sharding.mesh, PartitionSpec())
 
-    # One program, when nothing else runs: processes that run several programs at a time
-    # can wait for each other in different ones.
+    # One program, while nothing else runs: processes that run several programs at once
+    # can deadlock, each waiting for the others in a different one.
     gather = jax.jit(_identity, out_shardings=jax.tree.map(everywhere, tree))
     whole = jax.block_until_ready(gather(jax.block_until_ready(tree)))
     return jax.tree.map(lambda x: x.addressable_data(0), whole)

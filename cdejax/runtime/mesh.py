@@ -1,4 +1,4 @@
-"""Devices in the order in which programs use them, for any number of hosts."""
+"""Device meshes, for any number of hosts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from jaxtyping import Shaped
 from cdejax.typing import Device
 
 DATA = "data"
-"""The axis along which rows are split."""
+"""Name of the mesh axis that rows are sharded over."""
 
 
 def group_by_slice(devices: Sequence[Device]) -> list[list[Device]]:
-    """Devices by what fast links connect: TPU slices, GPU hosts.
+    """Groups devices that fast links connect: TPU slices or GPU hosts.
 
-    JAX numbers them. A device without such a number is in slice 0.
+    JAX numbers these. A device without such a number is in slice 0.
     """
     ordered = sorted(devices, key=_slice_of)
     return [list(part) for _, part in itertools.groupby(ordered, _slice_of)]
@@ -30,11 +30,11 @@ def group_by_slice(devices: Sequence[Device]) -> list[list[Device]]:
 def arrange_devices(
     devices: Sequence[Device], group: int = 1
 ) -> Shaped[np.ndarray, "groups group"]:
-    """Devices in groups of neighbours, slice by slice; no group leaves its slice.
+    """Arranges devices in groups of neighbours within a slice, slice by slice.
 
     Args:
       devices: in the order of `jax.devices()`.
-      group: how many devices are in a group; divides the devices of every slice.
+      group: number of devices per group; must divide that of every slice.
     """
     return np.concatenate([_in_slice(part, group) for part in group_by_slice(devices)])
 
@@ -45,7 +45,7 @@ def _slice_of(device: Device) -> int:
 
 
 def _in_slice(devices: list[Device], group: int) -> Shaped[np.ndarray, "groups group"]:
-    """Groups that are boxes of a TPU slice's torus; elsewhere in the order given."""
+    """Groups that are boxes of a TPU's torus; elsewhere in the given order."""
     shape = (len(devices) // group, group)
     if devices[0].platform == "tpu":
         try:
@@ -53,9 +53,9 @@ def _in_slice(devices: list[Device], group: int) -> Shaped[np.ndarray, "groups g
                 shape, devices, allow_split_physical_axes=True
             )
         except (AssertionError, TypeError, ValueError):
-            # JAX places boxes of chips only, of a v4 no single cores, and misses some
-            # sizes (10). The order of `jax.devices()`, in which cores of a chip and
-            # chips of a host follow each other, does then.
+            # JAX places only boxes of chips, no single cores of a v4, and fails for
+            # some sizes (10). Then the order of `jax.devices()` is good enough: cores
+            # of a chip and chips of a host are adjacent.
             pass
     plain = np.empty(len(devices), object)
     plain[:] = devices
@@ -64,16 +64,16 @@ def _in_slice(devices: list[Device], group: int) -> Shaped[np.ndarray, "groups g
 
 @functools.cache
 def local_mesh() -> Mesh:
-    """All devices of this process along `data`: what needs no other process."""
+    """All devices of this process along `data`, for work without other processes."""
     devices = arrange_devices(jax.local_devices())[:, 0]
     return Mesh(devices, (DATA,), axis_types=(AxisType.Explicit,))
 
 
 def row_sharding(mesh: Mesh) -> NamedSharding:
-    """Equal parts of the rows on every device."""
+    """Sharding of the first dimension, an equal part on every device."""
     return NamedSharding(mesh, PartitionSpec(DATA))
 
 
 def replicated_sharding(mesh: Mesh) -> NamedSharding:
-    """The whole array on every device."""
+    """Sharding with the whole array on every device."""
     return NamedSharding(mesh, PartitionSpec())

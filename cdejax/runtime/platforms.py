@@ -1,10 +1,9 @@
-"""What a program is made for: the devices of its mesh, never those of the process.
+"""The platform that a program is compiled for: that of its mesh, not of the process.
 
-A program for a TPU topology may be compiled where there is only a CPU, and one for CPU
-devices where there are GPUs. Whoever builds a program hands in its mesh. Kernels, deep
-inside a model, ask about the mesh that they are traced under (`jax.shard_map` or
-`jax.set_mesh`): JAX tracks it, and keeps what it traced for one mesh apart from what it
-traced for another. Without a mesh they run on JAX's default device.
+A program for a TPU topology may be compiled on a machine with only a CPU, and one for
+CPU devices on one with GPUs. Code that builds a program passes its mesh. Kernels inside
+a model use the mesh that they are traced under (`jax.shard_map` or `jax.set_mesh`),
+which is part of JAX's cache keys. Without a mesh they run on JAX's default device.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from cdejax.typing import Device
 
 AnyMesh = Mesh | AbstractMesh
 _AMPERE = 8.0
-"""The oldest compute capability that cuDNN's fused attention and Triton run on."""
+"""Minimum compute capability of cuDNN's fused attention and Triton."""
 
 
 def target_device(mesh: AnyMesh | None = None) -> Any:
-    """A device's `platform` and `device_kind`.
+    """A device that the program runs on, with its `platform` and `device_kind`.
 
     Args:
-      mesh: of the program; by default the one that is traced under, if any.
+      mesh: mesh of the program (default: the one it is traced under, if any).
     """
     traced = jax.sharding.get_abstract_mesh() if mesh is None else mesh.abstract_mesh
     return traced.abstract_device or _default_device()
@@ -50,7 +49,7 @@ def has_cpu(mesh: AnyMesh | None = None) -> bool:
 
 
 def has_nvidia(mesh: AnyMesh | None = None) -> bool:
-    """Whether it is for NVIDIA GPUs that cuDNN's attention and Triton run on."""
+    """Whether it is for NVIDIA GPUs that support cuDNN's attention and Triton."""
     device = target_device(mesh)
     if device.platform != "gpu" or "NVIDIA" not in device.device_kind:
         return False
@@ -58,16 +57,16 @@ def has_nvidia(mesh: AnyMesh | None = None) -> bool:
 
 
 def has_triton(mesh: AnyMesh | None = None) -> bool:
-    """Whether kernels of our own run there: Pallas with its Triton backend.
+    """Whether our own kernels can run: Pallas with its Triton backend.
 
-    JAX 0.11 calls that backend deprecated. Once it is gone, cuDNN's and XLA's kernels,
-    which are slower, take over.
+    JAX 0.11 deprecates that backend. Without it, cuDNN's and XLA's slower kernels are
+    used.
     """
     return has_nvidia(mesh) and _triton_backend()
 
 
 def default_dtype(mesh: AnyMesh) -> Any:
-    """The dtype of activations: bfloat16 on GPU and TPU, float32 on CPU."""
+    """Default dtype of activations: bfloat16 on GPU and TPU, float32 on CPU."""
     return jnp.dtype(jnp.float32 if platform(mesh) == "cpu" else jnp.bfloat16)
 
 
@@ -82,8 +81,8 @@ def _default_device() -> Device:
 def _capability(kind: str) -> float:
     """Compute capability of a kind of GPU.
 
-    Only a GPU itself tells it. A kind that this process has none of is compiled for
-    ahead of time, and taken to be recent.
+    Only a GPU itself reports it. A kind that this process lacks, for which a program is
+    compiled ahead of time, is assumed to be recent.
     """
     try:
         gpus = jax.devices("gpu")

@@ -1,10 +1,10 @@
-"""Several processes, one run: joining, waiting for process 0, and leaving.
+"""Multi-process runs: joining, work of process 0, and leaving.
 
-A process joins others if its environment says so (see `Membership`); otherwise nothing
-here does anything. Work that is to be done once is done by process 0, while the others
-wait on JAX's coordination service: no collective is pending meanwhile, so the wait has
-no limit. A process that dies or freezes is noticed by its missing heartbeats, on which
-JAX aborts the others.
+A process joins others if its environment says so (see `Membership`); otherwise the
+functions here do nothing special. Work that must be done once is done by process 0,
+while the others wait on JAX's coordination service: no collective is pending meanwhile,
+so they can wait for any time. If a process dies or freezes, JAX notices its missing
+heartbeats and aborts the others.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 COORDINATOR = "CDEJAX_COORDINATOR"
-"""HOST:PORT at which process 0 listens."""
+"""HOST:PORT that process 0 listens on."""
 PROCESSES = "CDEJAX_PROCESSES"
 """Number of processes."""
 PROCESS = "CDEJAX_PROCESS"
 """Number of this process, from 0."""
 CLUSTER = "CDEJAX_CLUSTER"
-"""`auto`: JAX finds the three above by itself (SLURM, Open MPI, TPU pods)."""
+"""`auto`: JAX detects the three above itself (SLURM, Open MPI, TPU pods)."""
 HEARTBEAT = "CDEJAX_HEARTBEAT_SECONDS"
-"""Silence after which a process counts as dead (default: `HEARTBEAT_SECONDS`)."""
+"""Seconds without a heartbeat after which a process counts as dead."""
 HEARTBEAT_SECONDS = 20
 FAREWELL_SECONDS = 5
-"""How long a process that fails waits for the others to fail, too."""
+"""How long a failing process waits for the others to fail as well."""
 _POLL_SECONDS = 10
 _once: ContextVar[bool] = ContextVar("once", default=False)
-"""Whether this is part of work that not all processes do at the same time."""
+"""Whether the current work is not done by all processes at the same time."""
 _calls: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
 
@@ -47,17 +47,17 @@ class Membership:
     """How a process joins the others."""
 
     coordinator: str | None
-    """HOST:PORT of process 0; None where JAX is to find all three by itself."""
+    """HOST:PORT of process 0; None if JAX detects the cluster itself."""
     processes: int | None
     process: int | None
     heartbeat_seconds: int = HEARTBEAT_SECONDS
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Membership | None:
-        """What the environment asks for; None if it asks for nothing.
+        """Reads the environment; None if it does not ask for several processes.
 
         Raises:
-          ValueError: a variable is missing or has a value without meaning.
+          ValueError: a variable is missing or invalid.
         """
         names = (COORDINATOR, PROCESSES, PROCESS)
         given = [name for name in names if environment.get(name)]
@@ -84,7 +84,7 @@ class Membership:
         return cls(coordinator, processes, process, heartbeat)
 
     def environment(self) -> dict[str, str]:
-        """The variables that `read` reads this from."""
+        """The environment variables from which `read` makes this."""
         named = {
             COORDINATOR: self.coordinator,
             PROCESSES: self.processes,
@@ -95,10 +95,12 @@ class Membership:
 
 
 def join_processes(environment: Mapping[str, str] = os.environ) -> None:
-    """Joins the other processes if the environment asks for it; before JAX computes.
+    """Joins the other processes if the environment asks for it.
+
+    Must be called before JAX is used.
 
     Raises:
-      ValueError: the environment makes no sense, or the others cannot be reached.
+      ValueError: the environment is invalid, or the others cannot be reached.
     """
     membership = Membership.read(environment)
     if membership is None:
@@ -107,7 +109,7 @@ def join_processes(environment: Mapping[str, str] = os.environ) -> None:
 
     if jax.distributed.is_initialized():
         return
-    # Its handler would swallow SIGTERM, with which launchers and schedulers end us.
+    # Its handler would swallow SIGTERM, which launchers and schedulers send.
     jax.config.update("jax_enable_preemption_service", False)
     explicit = membership.coordinator is not None
     try:
@@ -118,8 +120,8 @@ def join_processes(environment: Mapping[str, str] = os.environ) -> None:
             cluster_detection_method="deactivate" if explicit else None,
             heartbeat_timeout_seconds=membership.heartbeat_seconds,
         )
-        # All processes meet here to list their devices. Later, one that computes would
-        # wait for others that do not.
+        # All processes synchronise here to list their devices. Later, one that computes
+        # would wait for others that do not.
         jax.devices()
     except (RuntimeError, ValueError, OSError) as error:
         raise _not_joined(membership, error) from None
@@ -138,7 +140,7 @@ def _not_joined(membership: Membership, error: Exception) -> ValueError:
 
 
 def process() -> int:
-    """Number of this process among those that joined; 0 if it is alone."""
+    """Index of this process among those that joined; 0 if it is alone."""
     state = _state()
     return state.process_id if state is not None else 0
 
@@ -150,32 +152,32 @@ def processes() -> int:
 
 
 def is_main() -> bool:
-    """Whether this is process 0, which alone writes and talks to people."""
+    """Whether this is process 0, the only one that writes files and shows progress."""
     return process() == 0
 
 
 def in_lockstep() -> bool:
-    """Whether there are other processes, and they do this at the same time."""
+    """Whether other processes do the current work at the same time."""
     return processes() > 1 and not _once.get()
 
 
 def log_prefix() -> str:
-    """`process N: ` before what a process other than 0 has to say; else nothing."""
+    """Prefix of log messages, `process N: `; empty on process 0."""
     return "" if is_main() else f"process {process()}: "
 
 
 def from_main(name: str, function: Callable[[], Any]) -> Any:
-    """What the function gives on process 0, on all processes.
+    """Calls a function on process 0 and returns its result on all processes.
 
-    The others wait as long as process 0 lives. All processes call this, and with the
-    same names in the same order. Inside such work it only calls the function.
+    The others wait as long as process 0 lives. All processes must call this with the
+    same names in the same order. Nested calls only call their function.
 
     Args:
-      name: of the work, for messages.
-      function: called on process 0 only; gives a JSON value.
+      name: name of the work, for messages.
+      function: called on process 0 only; must return a JSON value.
 
     Raises:
-      ValueError: on the other processes, what process 0 raised, whatever that was.
+      ValueError: on the other processes, if the function raised anything.
     """
     if processes() == 1 or _once.get():
         return function()
@@ -204,7 +206,7 @@ def _by_itself(function: Callable[[], T]) -> T:
 
 
 def main_only(name: str, function: Callable[[], T]) -> T | None:
-    """What the function gives on process 0; None on the others, which wait.
+    """Calls a function on process 0; returns None on the others, which wait.
 
     Raises:
       ValueError: as `from_main`.
@@ -215,7 +217,7 @@ def main_only(name: str, function: Callable[[], T]) -> T | None:
 
 
 def main_first(name: str, function: Callable[[], T]) -> T:
-    """Calls a function on process 0 and then on the others, which find its files.
+    """Calls a function on process 0, then on the others, which find its files.
 
     Raises:
       ValueError: as `from_main`.
@@ -226,10 +228,10 @@ def main_first(name: str, function: Callable[[], T]) -> T:
 
 
 def barrier(name: str, seconds: float) -> None:
-    """Waits until all processes are here.
+    """Waits for all processes.
 
     Raises:
-      ValueError: they are not after so many seconds.
+      ValueError: not all processes arrive in time.
     """
     if processes() == 1:
         return
@@ -243,7 +245,7 @@ def barrier(name: str, seconds: float) -> None:
 
 
 def all_agree(fine: bool) -> bool:
-    """Whether all processes say yes; a collective, which all of them call."""
+    """Whether `fine` is true on all processes; a collective that all must call."""
     if processes() == 1:
         return fine
     import numpy as np
@@ -254,10 +256,10 @@ def all_agree(fine: bool) -> bool:
 
 @contextlib.contextmanager
 def leave_in_order() -> Iterator[None]:
-    """Leaves the other processes in order at the end, or at once if this one fails.
+    """Shuts down with the other processes at the end, or alone if this one fails.
 
-    JAX's own way out waits for all others. A process that fails alone would wait for
-    ones that wait for it: it is ended without, and its end ends the others.
+    JAX's own shutdown waits for all processes. A process that fails alone would wait
+    for others that wait for it: it exits without a shutdown, which ends the others.
     """
     try:
         yield
@@ -269,7 +271,7 @@ def leave_in_order() -> Iterator[None]:
 
 
 def _leave_failed(error: BaseException) -> None:
-    """Returns if all processes fail together; else ends this one."""
+    """Returns if all processes fail; otherwise exits this one."""
     try:
         barrier("failure", FAREWELL_SECONDS)
     except ValueError:
@@ -292,7 +294,7 @@ def _shut_down() -> None:
 
 
 def _await(key: str, name: str) -> str:
-    """Waits for what process 0 says, in short turns that signals can interrupt."""
+    """Waits for the answer of process 0, polling so that signals can interrupt."""
     while True:
         try:
             return _client().blocking_key_value_get(key, 1000 * _POLL_SECONDS)
@@ -304,7 +306,7 @@ def _await(key: str, name: str) -> str:
 
 
 def _state() -> Any:
-    """JAX's record of who joined; None if nobody did."""
+    """JAX's state of the joined processes; None if none joined."""
     if "jax" not in sys.modules:
         return None
     # The coordination service has no public name; Orbax takes this one, too.

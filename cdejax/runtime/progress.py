@@ -1,4 +1,4 @@
-"""Progress bars of long work: done, rate, remaining time."""
+"""Progress bars with rate and remaining time."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterator
 from cdejax.runtime.processes import is_main
 
 LINE_SECONDS = 30.0
-"""Where there is no terminal, a line is written instead, so often at most."""
+"""Interval of the lines that are written instead if there is no terminal."""
 _RECENT, _ADVANCES = 30.0, 20
-"""A rate is that of so many seconds and advances, whichever go further back."""
+"""The rate is measured over at least this many seconds and advances."""
 
 
 @contextlib.contextmanager
 def progress(
     description: str, total: int | None, done: int = 0, *, show: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """Shows a bar on standard error; yields a function that advances it.
+    """Shows a progress bar on standard error; yields a function that advances it.
 
-    The rate counts this run's work only: what was `done` before does not flatter it.
-    Among several processes only process 0 shows a bar. Where standard error is no
-    terminal, the bar is written as a line every `LINE_SECONDS` and at the end.
+    The rate counts only the work of this run, not what was `done` before. Of several
+    processes, only process 0 shows a bar. If standard error is not a terminal, the bar
+    is written as a line every `LINE_SECONDS` and at the end.
     """
     from rich import progress as bars
     from rich.console import Console
@@ -61,19 +61,19 @@ def progress(
 
 
 class _Speed:
-    """The recent rate of work whose single pieces may take minutes."""
+    """Recent rate of work whose single advances may take minutes."""
 
     def __init__(self, now: float):
         self._seen = collections.deque([(now, 0)], maxlen=1000)
         self._started = False
 
     def update(self, count: int, now: float) -> float | None:
-        """Work a second, after some more of it."""
+        """Adds work done and returns the rate per second."""
         seen = self._seen
         seen.append((now, seen[-1][1] + count))
         if len(seen) == 3 and not self._started:
             self._started = True
-            seen.popleft()  # what is done first often waits for a compilation
+            seen.popleft()  # the first advance often includes a compilation
         while len(seen) > _ADVANCES + 1 and now - seen[1][0] >= _RECENT:
             seen.popleft()
         (before, less), (after, more) = seen[0], seen[-1]
@@ -81,14 +81,14 @@ class _Speed:
 
 
 def _rate(speed: float | None) -> str:
-    """Work a second, with decimals where it is slow."""
+    """A rate as text, with decimals if it is low."""
     if not speed:
         return ""
     return f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.2g}/s"
 
 
 def _remaining_time(work: int, speed: float | None) -> str:
-    """Hours, minutes and seconds that some more work takes."""
+    """Remaining hours, minutes and seconds as text."""
     if not speed:
         return ""
     return str(datetime.timedelta(seconds=math.ceil(max(work, 0) / speed)))

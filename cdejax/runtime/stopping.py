@@ -1,4 +1,4 @@
-"""Ending a run that is told to end: after its step, with a checkpoint."""
+"""Stopping a run on a signal: after its current step, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """A run was told to end, and has; what it had done is saved.
+    """Raised when a run has stopped on a signal, after saving a checkpoint.
 
     Args:
-      number: of the signal; the exit code is 128 more, as of a shell.
-      words: what was done, and how to go on.
+      number: number of the signal; the exit code is 128 more, as in a shell.
+      words: what was done, and how to resume.
     """
 
     def __init__(self, number: int, words: str):
@@ -30,20 +30,20 @@ class Stopped(KeyboardInterrupt):
 
 
 class StopRequest:
-    """What a run looks at after every step."""
+    """A request to stop, which a run checks after every step."""
 
     signal: int | None = None
-    """The signal that asks the run to end."""
+    """Number of the signal that was received, if any."""
 
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Ctrl-C and SIGTERM become a request; the second one ends the process at once.
+    """Turns Ctrl-C and SIGTERM into a request; a second one exits at once.
 
-    A thread reads them as they come: Python's own handlers wait until the main thread
-    is back from the compiler or a device. Nothing changes among several processes,
-    which end together, in other threads than the main one, and for signals that the
-    process ignores.
+    A thread reads the signals: Python's own handlers would wait until the main thread
+    returns from the compiler or a device. Signals are left alone in runs of several
+    processes, which end together, in threads other than the main one, and if the
+    process ignores them.
     """
     request = StopRequest()
     main = threading.current_thread() is threading.main_thread()
@@ -73,7 +73,7 @@ def stop_requests() -> Iterator[StopRequest]:
 
 
 def _read_signals(pipe: int, request: StopRequest) -> None:
-    """Reads the numbers of signals until the pipe is closed."""
+    """Reads signal numbers until the pipe is closed."""
     while number := os.read(pipe, 1):
         if number[0] not in _SIGNALS:
             continue

@@ -1,9 +1,9 @@
-"""Artefact folders: what a stage writes, and when it need not run again.
+"""Artefact folders: the outputs of stages, which run only if their inputs changed.
 
-A stage is a function from a configuration and input artefacts to one folder. The
-folder is named after a fingerprint of everything that decides its content, so an
-unchanged stage is found again and a changed one never overwrites another. A stage
-writes under a temporary name and renames: a killed stage leaves nothing half-done.
+A stage is a function from a configuration and input artefacts to one folder. The folder
+is named after a fingerprint of everything that decides its content, so an unchanged
+stage finds its folder again, and a changed one never overwrites another. A stage writes
+under a temporary name and renames: a killed stage leaves nothing incomplete.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from cdejax.storage.lock import lock_folder
 
 MANIFEST = "manifest.json"
 RUN = "run.json"
-"""In a training run's folder: its recipe, and the artefacts that it began with."""
+"""In the folder of a training run: its recipe and the artefacts that it uses."""
 IN_SIGHT_SECONDS = 60
-"""How long a file of process 0 may take to be seen on other hosts."""
+"""How long a file of process 0 may take to become visible on other hosts."""
 _MAX_JSON = 1 << 33
-"""Bytes of a JSON file of ours at most: ids of millions of texts, say."""
+"""Maximum size of our JSON files in bytes, enough for ids of millions of texts."""
 VERSIONS = {
     "pairs": 1,
     "tfds": 1,
@@ -49,16 +49,16 @@ VERSIONS = {
     "training": 1,
     "evaluation": 2,
 }
-"""Version of each stage's code, and of the form in which it says what it depends on.
+"""Version of each stage's code, and of how its dependencies are recorded.
 
-A change after which a stage writes something else for the same inputs raises its
-number, so that the stage runs again; `tests/test_golden.py` notices such a change.
+Increment it with every change after which a stage writes something else for the same
+inputs, so that the stage runs again; `tests/test_golden.py` detects such changes.
 """
 _kept: ContextVar[tuple[str, ...]] = ContextVar("kept", default=())
 
 
 def jsonable(value: Any) -> Any:
-    """Turns dataclasses, paths, tuples and NumPy scalars into plain JSON values."""
+    """Converts dataclasses, paths, tuples and NumPy scalars to plain JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {f.name: jsonable(getattr(value, f.name)) for f in fields}
@@ -81,9 +81,9 @@ def fingerprint(value: Any) -> str:
 
 
 def hash_files(*paths: str | Path) -> str:
-    """Hash (16 hex digits) of the files' contents, in the given order.
+    """Hash (16 hex digits) of the contents of files, in the given order.
 
-    A folder counts as all of its files, by name. No file is read twice in a process
+    A folder stands for all of its files, by name. A process reads a file only once
     unless it has changed.
     """
     digest = hashlib.blake2b(digest_size=8)
@@ -97,13 +97,13 @@ def hash_files(*paths: str | Path) -> str:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Writes JSON whole or not at all (see `durable.write_file`)."""
+    """Writes JSON atomically (see `durable.write_file`)."""
     text = json.dumps(jsonable(value), indent=2, ensure_ascii=False) + "\n"
     durable.write_file(path, lambda stream: stream.write(text.encode()))
 
 
 def read_json(path: str | Path) -> Any:
-    """Reads what `write_json` wrote; ValueError if it is missing or damaged."""
+    """Reads a file of `write_json`; ValueError if it is missing or damaged."""
     try:
         return guarded.read_json(path, _MAX_JSON)
     except ValueError as error:
@@ -111,7 +111,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def load_array(path: str | Path) -> Shaped[np.ndarray, "..."]:
-    """Maps a `.npy` of ours into memory; ValueError if it is missing or damaged."""
+    """Memory-maps one of our .npy files; ValueError if it is missing or damaged."""
     try:
         return guarded.open_npy(path)
     except ValueError as error:
@@ -127,7 +127,7 @@ def _damaged(path: str | Path, error: ValueError) -> ValueError:
 
 
 def explain_os_error(error: OSError) -> str:
-    """What the operating system refused, and what to do about it."""
+    """Describes an error of the operating system and how to fix it."""
     reason = durable.reason(error)
     what = f"{error.filename}: {reason}" if error.filename else reason
     if error.errno == errno.EDQUOT or reason == durable.FULL:
@@ -136,13 +136,13 @@ def explain_os_error(error: OSError) -> str:
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """Reads an artefact's manifest, after a look at the folder's digests.
+    """Reads an artefact's manifest, after checking the digests of its files.
 
-    Every file is compared with its digest once in a process (among several, process 0
-    does it for all), so that what is opened behind this is what the stage wrote.
+    A process checks every file once (of several processes only process 0), so that
+    files opened later are those that the stage wrote.
 
     Raises:
-      ValueError: the folder is no artefact, or one of its files is damaged.
+      ValueError: the folder is not an artefact, or one of its files is damaged.
     """
     path = Path(folder) / MANIFEST
     if not path.is_file():
@@ -164,7 +164,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 
 
 def _check_digests(folder: Path) -> None:
-    """ValueError if a file is not what the stage wrote; older artefacts have none."""
+    """Raises ValueError if a file has changed; older artefacts have no digests."""
     path = folder / digests.FILE
     if not path.is_file():
         return
@@ -188,9 +188,9 @@ def run_stage(
     *,
     resumable: bool = False,
 ) -> Path:
-    """Returns the folder of a finished stage, running it only if it has to.
+    """Returns the folder of a finished stage, which runs only if necessary.
 
-    Among several processes only process 0 runs stages: see `processes.main_first`.
+    Of several processes only process 0 runs stages: see `processes.main_first`.
 
     Args:
       root: folder that holds all artefacts of a project.
@@ -200,12 +200,12 @@ def run_stage(
         the inputs); written to the manifest.
       build: writes the content into the folder it is given and returns counts (rows,
         truncations, drops, …) for the manifest.
-      resumable: `build` can go on from what a killed run left in the folder; otherwise
-        the left-overs are removed first.
+      resumable: `build` can continue from what a killed run left in the folder, which
+        is otherwise removed first.
 
     Raises:
-      ValueError: the folder cannot be written, or another process is writing it; or
-        process 0 has made it elsewhere.
+      ValueError: the folder cannot be written, another process is writing it, or this
+        process cannot see the folder of process 0.
     """
     if (kept := _kept_folder(Path(root), stage, spec)) is not None:
         return kept
@@ -249,7 +249,7 @@ def run_stage(
 
 
 def _publish(partial: Path, folder: Path) -> None:
-    """Gives a finished folder its name; what lacks a manifest there makes room."""
+    """Renames a finished folder; replaces one of that name without a manifest."""
     if folder.exists():
         old = folder.with_name(f".{folder.name}.unfinished")
         shutil.rmtree(old, ignore_errors=True)
@@ -260,9 +260,9 @@ def _publish(partial: Path, folder: Path) -> None:
 
 
 def wait_for_file(path: Path) -> bool:
-    """Whether a file that process 0 has written is there, or comes in sight.
+    """Waits until a file of process 0 is visible; returns whether it is.
 
-    A network file system may remember for a while that it was not.
+    Network file systems may cache for a while that it did not exist.
     """
     deadline = time.monotonic() + IN_SIGHT_SECONDS
     while not path.is_file() and time.monotonic() < deadline:
@@ -280,10 +280,10 @@ def _made_elsewhere(folder: Path) -> ValueError:
 
 @contextlib.contextmanager
 def keep_artifacts(fingerprints: Iterable[str]) -> Iterator[None]:
-    """Lets stages return these artefacts whatever version of their code made them.
+    """Makes stages accept these artefacts, whatever version of their code made them.
 
-    A run that has begun keeps its artefacts through an upgrade of the package. Other
-    settings, seeds or inputs still make a new artefact.
+    So a run in progress keeps its artefacts when the package is upgraded. Other
+    settings, seeds or inputs still make new artefacts.
     """
     token = _kept.set(tuple(sorted(fingerprints)))
     try:
@@ -293,9 +293,9 @@ def keep_artifacts(fingerprints: Iterable[str]) -> Iterator[None]:
 
 
 def begun_with(run_folder: str | Path) -> set[str]:
-    """Fingerprints of the artefacts that a run began with.
+    """Fingerprints of the artefacts that a run uses.
 
-    None where there is no run, or one of another version, which is not continued.
+    Empty if there is no run, or one of another version, which cannot be continued.
     """
     path = Path(run_folder) / RUN
     held = read_json(path) if path.is_file() else None
@@ -308,7 +308,7 @@ def begun_with(run_folder: str | Path) -> set[str]:
 
 
 def _kept_folder(root: Path, stage: str, spec: Mapping[str, Any]) -> Path | None:
-    """A finished artefact to keep that was made from the same `spec`."""
+    """An artefact of `keep_artifacts` that was made from the same `spec`, if any."""
     wanted = json.loads(json.dumps(jsonable(spec)))
     for key in _kept.get():
         folder = root / f"{stage}-{key}"
@@ -318,7 +318,7 @@ def _kept_folder(root: Path, stage: str, spec: Mapping[str, Any]) -> Path | None
 
 
 def _finished(folder: Path, key: str) -> bool:
-    """Whether a stage's folder is there; ValueError if it holds something else."""
+    """Whether the folder is a finished artefact; ValueError if it is another's."""
     if not (folder / MANIFEST).is_file():
         return False
     found = read_manifest(folder).get("fingerprint")
@@ -331,7 +331,7 @@ def _finished(folder: Path, key: str) -> bool:
 
 
 def artifact_fingerprint(folder: str | Path) -> str:
-    """The fingerprint of a finished artefact: what later stages take as input."""
+    """The fingerprint of a finished artefact, on which later stages depend."""
     return read_manifest(folder)["fingerprint"]
 
 

@@ -1,10 +1,10 @@
-"""Digests of stored files, by which a flipped bit is noticed when they are read again.
+"""Digests of stored files, which detect corruption when the files are read again.
 
-A digest is a file's size and its CRC-32. The CRC finds every error within 32
-neighbouring bits, so each flipped bit, and misses one in four billion others. It is no
-guard against forgery and need not be one: storage that decays is meant, and files may
-be as large as a checkpoint. Of what comes with Python it is the fastest: 1.9 GB/s on a
-core where SHA-1 reaches 0.8 and BLAKE2b 0.3.
+A digest is a file's size and its CRC-32. The CRC detects every error within 32
+neighbouring bits, hence every flipped bit, and misses one in four billion other errors.
+It does not protect against forgery and need not: it is meant for decaying storage, and
+files can be as large as checkpoints. It is the fastest checksum in Python's standard
+library: 1.9 GB/s on a core where SHA-1 reaches 0.8 and BLAKE2b 0.3.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from cdejax.storage.hashing import Signature, signature
 FILE = "digests.json"
 _BLOCK = 1 << 22
 _THREADS = 4
-"""Files read at once; Python's lock is free meanwhile."""
+"""Number of files read at once, during which Python's lock is released."""
 _whole: set[tuple[Signature, int]] = set()
-"""Signatures and CRCs of the files that this process has found whole."""
+"""Signatures and CRCs of files that this process has found undamaged."""
 
 
 def digest(path: str | Path) -> list[int]:
@@ -37,19 +37,19 @@ def digest(path: str | Path) -> list[int]:
 
 
 def files_of(folder: str | Path) -> list[Path]:
-    """All files of a folder, but for its digests and the lock of whoever writes it."""
+    """All files of a folder except its digests and lock."""
     found = (path for path in Path(folder).rglob("*") if path.is_file())
     return sorted(path for path in found if path.name not in (FILE, ".lock"))
 
 
 def write_digests(folder: str | Path, files: Iterable[Path], name: str = FILE) -> None:
-    """Writes the digests of files of a folder into that folder, on disk."""
+    """Writes the digests of files of a folder into that folder."""
     text = json.dumps(table_of(folder, files), indent=0) + "\n"
     write_file(Path(folder) / name, lambda stream: stream.write(text.encode()))
 
 
 def table_of(folder: str | Path, files: Iterable[Path]) -> dict[str, list[int]]:
-    """The digests of files of a folder, by their names in it."""
+    """The digests of files of a folder, by name in the folder."""
     files = list(files)
     names = (path.relative_to(folder).as_posix() for path in files)
     with ThreadPoolExecutor(_THREADS) as threads:
@@ -57,7 +57,7 @@ def table_of(folder: str | Path, files: Iterable[Path]) -> dict[str, list[int]]:
 
 
 def read_digests(path: str | Path) -> dict[str, list[int]]:
-    """What `write_digests` wrote; ValueError if it cannot be read."""
+    """Reads a file of `write_digests`; ValueError if it cannot be read."""
     try:
         table = json.loads(Path(path).read_bytes())
     except (OSError, ValueError) as error:
@@ -66,7 +66,7 @@ def read_digests(path: str | Path) -> dict[str, list[int]]:
 
 
 def check_table(table: Any, place: str) -> dict[str, list[int]]:
-    """A table as `table_of` makes it; ValueError if it is none."""
+    """Returns the table if it is one of `table_of`; ValueError if not."""
     if not isinstance(table, dict) or not all(map(_is_entry, table.items())):
         raise ValueError(f"{place}: no table of digests")
     return table
@@ -80,9 +80,9 @@ def _is_entry(entry: tuple[str, Any]) -> bool:
 
 
 def changed(folder: str | Path, table: dict[str, list[int]]) -> Iterator[str]:
-    """Which files are not what they were, and how: `NAME is missing`, ….
+    """Yields the files that differ from their digests, and how: `NAME is missing`, ….
 
-    A file is read once in a process, unless its signature changes.
+    A process reads a file only once unless its signature changes.
     """
     with ThreadPoolExecutor(_THREADS) as threads:
         places = (Path(folder, name) for name in table)

@@ -1,8 +1,8 @@
-"""Writing so that a kill, a full disk or a power cut leaves the old or the new, whole.
+"""Atomic writes: a kill, a full disk or a power cut leaves the old or the new files.
 
-A file is written under another name, brought to disk and renamed. Files that belong
-together are written into a folder of their own first: once that folder is complete,
-`recover` moves them to their places, now or, after a kill, at the next start.
+A file is written under a temporary name, flushed to disk and renamed. Files that belong
+together are first written into a temporary folder: once that is complete, `recover`
+moves them into place, at once or, after a kill, at the next start.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import IO, Any
 
 FULL = "No space left on device"
 _SHORT = re.compile(r"[0-9]+ requested and [0-9]+ written")
-"""NumPy's words for a file that takes no more."""
+"""NumPy's message for a full disk."""
 _READY = ".ready"
-"""Folder of complete files that have not all been moved to their places."""
+"""Folder of complete files that have not all been moved into place."""
 _NEW = ".new-"
-"""How the names of folders begin that are being filled."""
+"""Prefix of folders that are being written."""
 _GONE = ".gone"
-"""In `_READY`: names of files that the new ones replace, one a line."""
+"""File in `_READY` with the names of files that the new ones replace, one per line."""
 
 
 def reason(error: OSError) -> str:
-    """What the operating system refused, also where a library tells it in its words."""
+    """The operating system's reason, also if a library words it differently."""
     said = str(error)
     if os.strerror(errno.ENOSPC) in said or _SHORT.search(said):
         return FULL
@@ -37,7 +37,7 @@ def reason(error: OSError) -> str:
 
 
 def sync(path: str | Path) -> None:
-    """Brings a file's content, or a folder's names, to disk."""
+    """Flushes a file's content, or a folder's names, to disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -46,7 +46,7 @@ def sync(path: str | Path) -> None:
 
 
 def sync_tree(folder: str | Path) -> None:
-    """Brings all of a folder to disk: files first, then the names that lead to them."""
+    """Flushes a folder tree to disk: files first, then their names."""
     for place, _, names in os.walk(folder, topdown=False):
         for name in names:
             sync(Path(place, name))
@@ -54,25 +54,25 @@ def sync_tree(folder: str | Path) -> None:
 
 
 def sync_folders(folder: str | Path) -> None:
-    """Brings the names in a folder and in its folders to disk, but no content.
+    """Flushes the names in a folder tree to disk, but not the files' content.
 
-    Files may come and go meanwhile: other processes write theirs.
+    Other processes may create and remove files at the same time.
     """
     for place, _, _ in os.walk(folder, topdown=False):
         sync(place)
 
 
 def replace(new: str | Path, path: str | Path) -> None:
-    """Renames a file or folder that is on disk; the rename survives a power cut."""
+    """Renames a file or folder; the rename survives a power cut."""
     os.replace(new, path)
     sync(Path(path).absolute().parent)
 
 
 def write_file(path: str | Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Writes a file whole or not at all.
+    """Writes a file atomically.
 
     Args:
-      path: of the file; the old one stays until the new one is on disk.
+      path: path of the file; an old one is kept until the new one is on disk.
       write: writes the content to the stream that it is given.
     """
     path = Path(path)
@@ -90,11 +90,11 @@ def write_file(path: str | Path, write: Callable[[IO[bytes]], Any]) -> None:
 def write_together(
     folder: str | Path, write: Callable[[Path], Any], gone: Iterable[str] = ()
 ) -> None:
-    """Writes files of a folder, all or none of them; its other files stay.
+    """Writes files of a folder atomically, all or none; its other files are kept.
 
     Args:
-      folder: where the files belong; made if it is missing.
-      write: writes them into the folder that it is given.
+      folder: the folder, created if missing.
+      write: writes the files into the folder that it is given.
       gone: names of older files that the new ones replace.
     """
     folder = Path(folder)
@@ -112,7 +112,7 @@ def write_together(
             replace(new, folder / _READY)
     except BaseException:
         if made:
-            with contextlib.suppress(OSError):  # somebody else has put something there
+            with contextlib.suppress(OSError):  # another process has written into it
                 folder.rmdir()
         raise
     recover(folder)
@@ -120,7 +120,7 @@ def write_together(
 
 @contextlib.contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """A new folder that is gone afterwards, unless it was renamed."""
+    """A temporary folder, removed at the end unless it was renamed."""
     new = Path(tempfile.mkdtemp(prefix=_NEW, dir=folder))
     try:
         yield new
@@ -129,9 +129,9 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def recover(folder: str | Path) -> None:
-    """Moves files to their places that a killed `write_together` had completed.
+    """Moves files into place that a killed `write_together` had completed.
 
-    To be called before such files are read.
+    Call it before such files are read.
     """
     folder = Path(folder)
     ready = folder / _READY
@@ -150,5 +150,5 @@ def recover(folder: str | Path) -> None:
 
 
 def is_scratch(path: Path) -> bool:
-    """Whether a name is one that a killed `write_together` left."""
+    """Whether a killed `write_together` left this file or folder."""
     return path.name == _READY or path.name.startswith(_NEW)

@@ -1,4 +1,4 @@
-"""Hashes of files' contents, each file read once in a process."""
+"""Hashes of file contents; a process reads each file once."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import time
 from pathlib import Path
 
 Signature = tuple[int, ...]
-"""Device, inode, size, and times of the last change of content and of anything (ns)."""
+"""Device, inode, size, and times of the last change of content and metadata (ns)."""
 SETTLED = 2.0
-"""Seconds after which a further change gives a file another time of change.
+"""Seconds after which another change gets a different timestamp.
 
-File systems store it in steps, of 2 s at most.
+File systems store timestamps with a resolution of 2 s or better.
 """
 _known: dict[Signature, str] = {}
 
 
 def signature(path: str | Path) -> Signature | None:
-    """What changes whenever a file or folder does; None where there is none."""
+    """A value that changes whenever a file or folder does; None if it is missing."""
     try:
         stat = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -28,15 +28,15 @@ def signature(path: str | Path) -> Signature | None:
 
 
 def is_settled(seen: Signature | None) -> bool:
-    """Whether a later change would be seen in the signature."""
+    """Whether a later change would change the signature."""
     return seen is None or time.time_ns() - seen[-1] > SETTLED * 1e9
 
 
 def file_hash(path: str | Path) -> str:
     """Hash (16 hex digits) of a file's content.
 
-    A file whose signature has not changed since is not read again. So this finds what
-    somebody changed, not what a disk lost.
+    A file is not read again unless its signature has changed. So this detects edits,
+    but not data that a disk lost.
     """
     seen = signature(path)
     if seen in _known:

@@ -1,4 +1,4 @@
-"""Models that no device holds whole: layers are gathered along `fsdp` when they run."""
+"""Models sharded along `fsdp`: every layer is gathered when it runs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ N = TypeVar("N", bound=nnx.Module)
 
 
 def merge_layerwise(graphdef: nnx.GraphDef, params: Any, dims: Any, chunk: Any) -> Any:
-    """The model, from parts along `fsdp`: layers are gathered when they run.
+    """Merges a model whose layers gather their parameters along `fsdp` when they run.
 
-    Inside `shard_map`. Differentiated, each gather becomes a reduce-scatter. A layer's
-    forward pass is gathered again in the backward pass, where matrix products are kept
-    and the rest is computed again.
+    Call it inside `shard_map`. The gradient of each gather is a reduce-scatter. In the
+    backward pass, layers are gathered again; matrix products are saved from the forward
+    pass, and everything else is recomputed.
 
     Args:
-      graphdef: of the model.
-      params: its parameters, or this device's parts of them.
-      dims: a pytree of the same structure: the dimension along which each parameter is
-        split, -1 for those that are not.
-      chunk: arrays of the chunk that the model is to encode.
+      graphdef: graph definition of the model.
+      params: its parameters, or this device's shards of them.
+      dims: a pytree of the same structure with the sharded dimension of each parameter,
+        -1 for those that are not sharded.
+      chunk: arrays of the chunk that the model will encode.
     """
     if jax.lax.axis_size(FSDP) == 1:
         return nnx.merge(graphdef, params)
-    # Gathers that depend on no chunk would be made once, before the loop over chunks,
-    # and the whole model would stay on every device.
+    # Without a dependency on the chunk, XLA would hoist the gathers out of the loop
+    # over chunks, and every device would hold the whole model.
     params, _ = jax.lax.optimization_barrier((params, chunk))
     model = nnx.merge(graphdef, params)
     pattern = nnx.merge(graphdef, dims)
@@ -56,7 +56,7 @@ def _encoders(model: BiEncoder | ContextualEncoder) -> list[Encoder]:
 
 
 def _gather_module(module: N, dims: Sequence[int]) -> N:
-    """A module whose parameters are whole; `dims` are those of its leaves."""
+    """Gathers a module's parameters, whose sharded dimensions are `dims`."""
     graph, shards = nnx.split(module)
     leaves, structure = jax.tree.flatten(shards)
     whole = [
@@ -67,14 +67,14 @@ def _gather_module(module: N, dims: Sequence[int]) -> N:
 
 
 class GatheredLayer(nnx.Module):
-    """An encoder's layer whose parameters come together for as long as it runs."""
+    """A layer of an encoder whose parameters are gathered only while it runs."""
 
     def __init__(self, layer: nnx.Module, pattern: nnx.Module):
         self.layer = layer
         self._dims = tuple(int(d) for d in jax.tree.leaves(nnx.split(pattern)[1]))
 
     def __call__(self, x: Any, **settings: Any) -> Float[Array, "batch outputs hidden"]:
-        """The layer's step."""
+        """Runs the layer."""
         graph, shards = nnx.split(self.layer)
         outputs = settings.pop("outputs")
         policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
@@ -87,23 +87,23 @@ class GatheredLayer(nnx.Module):
 
 
 class Traffic(NamedTuple):
-    """Bytes that a device receives over `fsdp` for a chunk of every stage."""
+    """Bytes that a device receives over `fsdp` for one chunk of every stage."""
 
     forward: float
-    """Parameters, to encode the chunk."""
+    """Parameters, for the forward pass."""
     backward: float
-    """Parameters, to encode it again and differentiate."""
+    """Parameters, for the recomputation and the backward pass."""
     scattered: float
     """Gradients."""
 
 
 def chunk_traffic(params: Any, mesh: Mesh) -> Traffic:
-    """What sharing parameters along `fsdp` costs for each chunk of texts.
+    """Communication that sharding along `fsdp` costs per chunk of texts.
 
-    A device receives (n - 1) / n of each parameter from the n - 1 others: in the
-    forward pass once; in the backward pass once, and layers twice, when their chunk is
-    encoded again and when they are differentiated (less a bias that no gradient needs).
-    Gradients go back once. Of two stages, each of which has chunks of its own, the sum.
+    A device receives (n - 1) / n of each parameter from the n - 1 others: once in the
+    forward pass; once in the backward pass, but layers twice, for the recomputation of
+    their chunk and for its gradients (except biases that no gradient needs). Gradients
+    are scattered once. For two stages, which have chunks of their own, it is the sum.
     """
     count, layers, all_bytes = mesh.shape[FSDP], 0, 0
     for path, x in jax.tree_util.tree_leaves_with_path(params):

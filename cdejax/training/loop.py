@@ -1,4 +1,4 @@
-"""The training loop: batches in, checkpoints and metrics out."""
+"""The training loop."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 Evaluate = Callable[[Model], float]
-"""A model to its value of the primary measure, by which checkpoints are chosen."""
+"""Scores a model by `training.select_by`, which selects the best checkpoint."""
 
 
 def train(
@@ -65,24 +65,26 @@ def train(
     evaluate: Evaluate | None = None,
     devices: list[Device] | None = None,
 ) -> Path:
-    """Trains until the plan's end; started again, it goes on from the last checkpoint.
+    """Trains to the end of the plan; rerun to resume from the last checkpoint.
 
-    A run that was killed and resumed gives the same parameters, bit for bit, as one
-    that was not (same devices; on GPU with deterministic operations). All processes
-    of a run call this; process 0 holds the folder, writes metrics and evaluates.
+    A run that was killed and resumed ends with the same parameters, bit for bit, as one
+    that was not (on the same devices; on GPUs with deterministic operations). All
+    processes of a run call this; process 0 locks the folder, writes metrics and
+    evaluates.
 
     Args:
-      config: the recipe, of one variant.
+      config: the recipe of one variant.
       inputs: the artefacts.
-      folder: of this run: checkpoints/, best/, metrics.jsonl, tensorboard/, run.json.
-      evaluate: scores the model on held-out rows, every `training.eval_every` steps
-        and at the end; the best parameters are kept.
-      devices: to train on (default: all).
+      folder: folder of the run, for checkpoints/, best/, metrics.jsonl, tensorboard/
+        and run.json.
+      evaluate: scores the model every `training.eval_every` steps and at the end; the
+        parameters with the highest score are kept.
+      devices: devices to train on (default: all).
 
     Raises:
       ValueError: the folder holds another run or is in use, the recipe does not fit
-        the artefacts, or the loss is not finite (the batch is dumped and named).
-      Stopped: Ctrl-C or SIGTERM came, and a checkpoint was written (in one process).
+        the artefacts, or the loss is not finite (its batch is written to a file).
+      Stopped: after Ctrl-C or SIGTERM and a checkpoint (single process only).
     """
     folder = Path(folder)
     if processes() > 1 and config.training.checkpoint_minutes is not None:
@@ -113,11 +115,11 @@ def train(
 def make_batches(
     config: Config, inputs: Inputs, model: Model, mesh: Mesh
 ) -> BatchMaker:
-    """The batches of a run on a mesh, in chunks that suit its devices and the model.
+    """Makes the batches of a run, in chunks that suit the mesh's devices and the model.
 
     Raises:
-      ValueError: hard negatives are asked for, but there are none; or the model does
-        not fit the devices.
+      ValueError: the recipe asks for hard negatives but the pairs have none, or the
+        model does not fit on the devices.
     """
     training, contextual = config.training, config.model.kind == "contextual"
     if training.negatives_per_query and not len(inputs.pairs.train.negatives.values):
@@ -141,7 +143,7 @@ def make_batches(
 
 
 def loss_settings(config: Config) -> LossSettings:
-    """What the loss depends on, from a recipe."""
+    """The settings of the loss in a recipe."""
     training = config.training
     return LossSettings(
         objective_of(training),
@@ -153,7 +155,7 @@ def loss_settings(config: Config) -> LossSettings:
 
 
 def local_indices(mesh: Mesh) -> list[int]:
-    """Which devices of the mesh are this process's own."""
+    """Indices of this process's devices in the mesh."""
     here = jax.process_index()
     flat = enumerate(mesh.devices.flat)
     return [i for i, device in flat if device.process_index == here]
@@ -164,23 +166,23 @@ class _PlacedBatch(NamedTuple):
 
     batch: Batch
     real_tokens: int
-    """Of all devices."""
+    """Number of tokens on all devices."""
     filled: float
-    """Real tokens over computed positions, on the devices of this process."""
+    """Real tokens over computed positions on the devices of this process."""
 
 
 class _RunningStep(NamedTuple):
-    """A step that the devices work on."""
+    """A step that the devices are computing."""
 
     step: int
     metrics: dict[str, jax.Array]
     ready: _PlacedBatch
     waited: float
-    """Seconds that the loop waited for its batch."""
+    """Seconds that the loop waited for the batch."""
 
 
 def _with_wait_times(items: Iterable[T]) -> Iterator[tuple[float, T]]:
-    """Each item with the seconds that it was waited for."""
+    """Yields each item with the seconds spent waiting for it."""
     iterator, done = iter(items), object()
     while True:
         start = time.perf_counter()
@@ -191,7 +193,7 @@ def _with_wait_times(items: Iterable[T]) -> Iterator[tuple[float, T]]:
 
 
 class _Run:
-    """One start of a run: what it needs, and where it is."""
+    """A run from its start or resumption to its end."""
 
     def __init__(
         self,
@@ -207,7 +209,7 @@ class _Run:
         self.total = inputs.plan.total_steps
         self.schedule = jax.jit(learning_rate(config.training, self.total))
         optimizer = make_optimizer(config.training, self.total)
-        with arrays_on_host():  # the model need not fit one device
+        with arrays_on_host():  # the model may not fit on one device
             model: Model = build_model(config, mesh)
             params = initial_params(config, model)
         self.graphdef = nnx.split(model)[0]
@@ -232,7 +234,7 @@ class _Run:
         self.clock, self.saved = time.perf_counter(), time.monotonic()
 
     def _start_event(self) -> dict[str, Any]:
-        """What a reader of the log wants to know of this start, printed too."""
+        """The first line of this start in metrics.jsonl, which is also logged."""
         plan = self.inputs.plan
         found, possible = self.maker.padding_efficiency()
         negatives = plan.batch_size * (1 + self.config.training.negatives_per_query) - 1
@@ -255,12 +257,12 @@ class _Run:
         return facts
 
     def _activation_limit(self) -> dict[str, float]:
-        """On CPUs, what bounds the kept chunks, and so the order of sums."""
+        """On CPUs, the limit of saved activations, which decides the order of sums."""
         limit = self.config.training.cpu_activations
         return {"cpu_activations": limit} if has_cpu(self.mesh) else {}
 
     def train(self) -> None:
-        """Runs the steps that are left."""
+        """Runs the remaining steps."""
         waiting: collections.deque[_RunningStep] = collections.deque()
         title = f"train {self.folder.name}"
         with (
@@ -270,7 +272,7 @@ class _Run:
             for waited, (step, ready) in _with_wait_times(self._batches()):
                 self.state, metrics = self.step(self.state, ready.batch, self.key)
                 waiting.append(_RunningStep(step, metrics, ready, waited))
-                if len(waiting) > 1:  # the device works on the newest meanwhile
+                if len(waiting) > 1:  # the devices compute the newest meanwhile
                     self._log_step(waiting.popleft())
                 stop = request.signal
                 save = stop is not None or self._save_due(step + 1)
@@ -281,9 +283,9 @@ class _Run:
                 advance(1)
                 if stop is not None:
                     self._end_by_signal(step + 1, stop)
-            if request.signal is not None:  # it came behind the last step
+            if request.signal is not None:  # after the last step
                 self._end_by_signal(self.total, request.signal)
-        if self.best.score == -math.inf:  # it was lost; the last is what there is
+        if self.best.score == -math.inf:  # lost or damaged: evaluate the last
             self._evaluate(self.total)
 
     def _end_by_signal(self, done: int, signal: int) -> NoReturn:
@@ -295,7 +297,7 @@ class _Run:
         )
 
     def _batches(self) -> Iterator[tuple[int, _PlacedBatch]]:
-        """Batches on their devices, made and moved by the reader threads."""
+        """Batches on their devices, made and placed by the reader threads."""
         local = local_indices(self.mesh)
 
         def make(step: int) -> _PlacedBatch:
@@ -307,7 +309,7 @@ class _Run:
         return batches(make, self.start, self.total, threads=threads)
 
     def _save_due(self, done: int) -> bool:
-        """Whether a checkpoint is due after that many steps."""
+        """Whether a checkpoint is due after `done` steps."""
         training = self.config.training
         minutes = (time.monotonic() - self.saved) / 60
         late = minutes >= (training.checkpoint_minutes or math.inf)
@@ -318,7 +320,7 @@ class _Run:
         return done == self.total or done % every == 0
 
     def _evaluate_and_save(self, done: int, save: bool) -> None:
-        """Evaluates if that is due, and writes a checkpoint if it is wanted."""
+        """Evaluates if due, then writes a checkpoint if `save`."""
         if self._evaluation_due(done):
             self._evaluate(done)
         if save:
@@ -327,7 +329,7 @@ class _Run:
         self.clock = time.perf_counter()
 
     def _evaluate(self, done: int) -> None:
-        """Scores the parameters, and keeps them if they are the best so far."""
+        """Scores the parameters and keeps them if they are the best so far."""
         if self.evaluate is not None:
             score = self._score(self.evaluate)
             measure = measure_of(self.config.training.select_by)
@@ -335,16 +337,16 @@ class _Run:
             self.best.offer(done, measure.as_gain(score), self.state.params)
 
     def _score(self, evaluate: Evaluate) -> float:
-        """The score that process 0 gives the model, the same on all processes.
+        """The score that process 0 computes, on all processes.
 
-        The model is the run's own arrays: nothing but what evaluating takes is copied.
+        The model shares its arrays with the run; only what evaluation needs is copied.
         """
         params = whole_arrays(self.state.params)
         model = nnx.merge(self.graphdef, params)
         return from_main("evaluation", lambda: evaluate(model))
 
     def _log_step(self, started: _RunningStep) -> None:
-        """Checks a finished step and logs it."""
+        """Checks that a finished step is finite, and logs it."""
         step, ready = started.step, started.ready
         values = {name: float(value) for name, value in started.metrics.items()}
         if not all(map(math.isfinite, (values["loss"], values["gradient_norm"]))):
@@ -366,7 +368,7 @@ class _Run:
         self.log.add(step + 1, values)
 
     def _stop_nonfinite(self, step: int, values: dict[str, float]) -> None:
-        """Dumps a batch whose loss or gradient is not finite, and stops."""
+        """Writes a batch whose loss or gradient is not finite to a file; raises."""
         pairs, rows = self.inputs.pairs, self.inputs.plan.rows(step)
         path = self.folder / f"nonfinite-step-{step + 1}.json"
         domains = sorted({pairs.domains[d] for d in pairs.train.domain[rows]})
@@ -391,6 +393,6 @@ class _Run:
         )
 
     def close(self) -> None:
-        """Waits for what is being written."""
+        """Waits for checkpoints in progress and closes all files."""
         with contextlib.closing(self.log), contextlib.closing(self.best):
             self.checkpoints.close()

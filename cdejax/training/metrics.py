@@ -21,12 +21,12 @@ _log = logging.getLogger(__name__)
 
 
 class MetricsLog:
-    """Appends one line per logged step to `metrics.jsonl`, and the same to TensorBoard.
+    """Logs metrics to `metrics.jsonl`, one line per logged step, and to TensorBoard.
 
-    Lines of steps that will be run again (a killed run had gone on after its last
-    checkpoint) are taken out first. Every start adds a line `{"event": …}`. Among
-    several processes only process 0 writes. What TensorBoard's files do not take is
-    said once, and training goes on without them.
+    Lines of steps that will be repeated, after a killed run's last checkpoint, are
+    removed first. Every start adds a line `{"event": …}`. Of several processes only
+    process 0 writes. If TensorBoard's files cannot be written, a warning says so and
+    training continues without them.
     """
 
     def __init__(self, folder: str | Path, start: int, event: Mapping[str, Any]):
@@ -40,7 +40,7 @@ class MetricsLog:
         self._write({**event, "time": time.time()})
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Logs the values of a step (counted from 1: steps done)."""
+        """Logs the values of a step, counted from 1."""
         if not self._writes:
             return
         self._write(
@@ -61,7 +61,7 @@ class MetricsLog:
 
 
 class _Board:
-    """TensorBoard's files, written at once: a queue blocks when its thread has died."""
+    """TensorBoard's files, written without a queue, which blocks if its thread dies."""
 
     def __init__(self, folder: Path, start: int):
         with _hide_torch():
@@ -74,7 +74,7 @@ class _Board:
             folder.mkdir(parents=True, exist_ok=True)
             self._events = EventsWriter(str(folder / "events"))
             begun = self._proto.SessionLog(status=self._proto.SessionLog.START)
-            self._write(step=start, session_log=begun)  # purges what is behind it
+            self._write(step=start, session_log=begun)  # purges later steps
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         from tensorboardX.summary import scalar
@@ -106,7 +106,7 @@ class _Board:
 
 @contextlib.contextmanager
 def _hide_torch() -> Iterator[None]:
-    """tensorboardX loads torch where it finds it: seconds, for nothing we write."""
+    """Hides torch from tensorboardX, which would take seconds to import it."""
     if "torch" in sys.modules:
         yield
         return
@@ -138,13 +138,13 @@ def _read_line(place: str, line: str) -> dict[str, Any]:
 
 
 def _finite_or_text(value: float) -> float | str:
-    """JSON has no NaN and no infinity: they become text."""
+    """A number, as text if it is not finite, which JSON does not support."""
     value = float(value)
     return value if math.isfinite(value) else str(value)
 
 
 def _drop_after(path: Path, start: int) -> None:
-    """Drops lines of steps after `start`, and a last line that a kill cut short."""
+    """Removes lines of steps after `start`, and an incomplete last line."""
     lines = read_metrics(path.parent)
     kept = [line for line in lines if line.get("step", 0) <= start]
     text = "".join(json.dumps(line) + "\n" for line in kept)

@@ -1,4 +1,4 @@
-"""AdamW with warm-up, decay of matrices only, and clipping."""
+"""AdamW with warm-up, weight decay of matrices only, and gradient clipping."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def learning_rate(config: TrainingConfig, total_steps: int) -> optax.Schedule:
 
 
 def weight_decay_mask(params: Any) -> Any:
-    """Which parameters decay: matrices, so no bias, norm weight or single vector."""
+    """Which parameters have weight decay: matrices, but no biases or norm weights."""
     return jax.tree.map(lambda x: x.ndim >= 2, params)
 
 

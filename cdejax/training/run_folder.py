@@ -1,4 +1,4 @@
-"""What a run's folder holds, and which recipe may go on with it."""
+"""The record of a run in its folder, and which recipes may continue it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _NOT_DECISIVE = (
     *("chunk_tokens", "cpu_activations", "packed", "max_widths"),
     *("loss_block", "ring", "fsdp"),
 )
-"""Settings of where to look, how to read and how to compute: what is computed does not
-depend on them, up to the order of sums."""
+"""Settings of evaluation, reading and computing on which the parameters do not depend,
+up to the order of sums."""
 _SAVED = (CHECKPOINTS, BEST)
 
 
@@ -46,16 +46,16 @@ class Inputs:
     plan: Plan
     vectors: Vectors | None
     fingerprints: dict[str, str]
-    """Of all artefacts, by stage: what the run depends on."""
+    """Fingerprints of all artefacts that the run depends on, by stage."""
 
 
 def claim_run(folder: Path, config: Config, inputs: Inputs) -> None:
-    """Writes what the run is, or checks that the folder's run is the same.
+    """Records the run in its folder, or checks that the recorded one is the same.
 
-    A run that never reached a checkpoint has nothing to lose: another takes its place.
+    A run without a checkpoint has nothing to lose and is replaced.
 
     Raises:
-      ValueError: it holds a run of another recipe or of other artefacts.
+      ValueError: the folder holds a run of another recipe or of other artefacts.
     """
     begun = any(saved_steps(folder / name) for name in _SAVED)
     if begun and (folder / RUN).is_file():
@@ -76,7 +76,7 @@ def check_run(folder: str | Path, config: Config, inputs: Inputs) -> None:
     """Refuses a folder that does not hold this recipe's run.
 
     Raises:
-      ValueError: it holds none, or one of another recipe or of other artefacts.
+      ValueError: the folder holds no run, or one of another recipe or other artefacts.
     """
     path = Path(folder) / RUN
     if not path.is_file():
@@ -94,7 +94,7 @@ def check_run(folder: str | Path, config: Config, inputs: Inputs) -> None:
 def check_version(folder: str | Path) -> None:
     """Refuses, before any other work, a run that this version cannot continue.
 
-    Nothing is said of a folder without a run, or whose run has no checkpoint yet.
+    Folders without a run, or whose run has no checkpoint yet, are accepted.
 
     Raises:
       ValueError: another version of the training code began the run, or one so old
@@ -116,10 +116,10 @@ def check_version(folder: str | Path) -> None:
 
 
 def check_trained(folder: str | Path, config: Config, inputs: Inputs) -> None:
-    """Refuses a folder that does not hold this recipe's run to its end.
+    """Refuses a folder that does not hold this recipe's finished run.
 
     Raises:
-      ValueError: as `check_run`, or the run was stopped on its way.
+      ValueError: as `check_run`, or the run is not finished.
     """
     check_run(folder, config, inputs)
     done = max(saved_steps(Path(folder) / CHECKPOINTS), default=0)
@@ -131,7 +131,7 @@ def check_trained(folder: str | Path, config: Config, inputs: Inputs) -> None:
 
 
 def _decisive_settings(config: Config, inputs: Inputs) -> dict[str, Any]:
-    """Everything that decides a run's parameters."""
+    """All settings and inputs that decide a run's parameters."""
     training = _decisive_training(config.training)
     recipe = {"model": jsonable(config.model), "training": training}
     recipe |= {"seed": config.seed, "files": start_files(config)}
@@ -159,7 +159,7 @@ def _decisive_training(training: TrainingConfig) -> dict[str, Any]:
 
 
 def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
-    """Dotted names of what differs between two nested mappings."""
+    """Dotted names of the differences between two nested mappings."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         if old != new:
             yield name

@@ -1,12 +1,11 @@
-"""How parameters, optimiser state and batches lie on the devices.
+"""Sharding of parameters, optimiser state and batches over the mesh.
 
-The mesh has two axes. The rows of a batch are split over both. Parameters and optimiser
-state are split over both, too, each array along one of its dimensions, so that an
-optimiser's step touches every number once. Along `data` the parameters are brought
-together once a step and their gradients are summed and split once (ZeRO, Rajbhandari et
-al. 2020, arXiv 1910.02054). Along `fsdp`, which a model needs that does not fit one
-device, that is done anew for every layer of every chunk, so no device ever holds more
-than a layer.
+The mesh has two axes. The rows of a batch are sharded over both. So are parameters and
+optimiser state, each array along one of its dimensions, so that every element is
+updated on one device. Along `data`, parameters are gathered once per step, and their
+gradients are reduce-scattered once (ZeRO, Rajbhandari et al. 2020, arXiv 1910.02054).
+Along `fsdp`, for models that do not fit on one device, this is done for every layer of
+every chunk, so that no device ever holds more than one layer.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from cdejax.typing import Device
 
 FSDP = "fsdp"
 ROWS = PartitionSpec((DATA, FSDP))
-"""How a batch's rows lie on the mesh."""
+"""Sharding of a batch's rows."""
 EVERYWHERE = PartitionSpec()
 T = TypeVar("T")
 
@@ -35,11 +34,11 @@ T = TypeVar("T")
 def make_mesh(devices: Sequence[Device] | None = None, fsdp: int = 1) -> Mesh:
     """A mesh of the given devices (default: all), for any number of hosts and slices.
 
-    Along `fsdp` stand neighbours within a slice (a TPU slice, a GPU host); `data` runs
-    through a slice, then through the next.
+    Devices along `fsdp` are neighbours within a slice (a TPU slice or a GPU host);
+    `data` runs through one slice after the other.
 
     Raises:
-      ValueError: the devices of a slice are no multiple of `fsdp`.
+      ValueError: the number of devices of a slice is not a multiple of `fsdp`.
     """
     devices = list(jax.devices() if devices is None else devices)
     _check_division(devices, fsdp)
@@ -65,13 +64,13 @@ def _check_division(devices: Sequence[Device], fsdp: int) -> None:
 
 
 def split_dim(shape: tuple[int, ...], parts: int) -> int | None:
-    """The longest dimension that so many devices can share, or None."""
+    """The longest dimension that `parts` divides, or None."""
     fitting = [d for d, n in enumerate(shape) if n and n % parts == 0]
     return max(fitting, key=lambda d: shape[d], default=None) if parts > 1 else None
 
 
 def spec_of(shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """How a parameter, or a moment of one, lies on the mesh: by its shape alone."""
+    """Partition spec of a parameter, or of a moment of one, from its shape alone."""
     dim = split_dim(shape, mesh.size)
     if dim is None:
         return EVERYWHERE
@@ -84,14 +83,14 @@ def specs_of(tree: Any, mesh: Mesh) -> Any:
 
 
 def shardings_of(tree: Any, mesh: Mesh) -> Any:
-    """The same as shardings."""
+    """Shardings of every array of a pytree, see `spec_of`."""
     return jax.tree.map(
         lambda x: NamedSharding(mesh, spec_of(jnp.shape(x), mesh)), tree
     )
 
 
 def check_splittable(params: Any, mesh: Mesh) -> None:
-    """Refuses a mesh whose `fsdp` would share little.
+    """Refuses a mesh whose `fsdp` would shard few of the parameters.
 
     Raises:
       ValueError: more than a tenth of the parameters cannot be split over the devices.
@@ -109,21 +108,24 @@ def check_splittable(params: Any, mesh: Mesh) -> None:
 
 
 def put_state(tree: Any, mesh: Mesh) -> Any:
-    """A copy of a pytree of parameters or optimiser state, split over the mesh."""
+    """Copies parameters or optimiser state to the mesh, sharded."""
     return distribute(tree, shardings_of(tree, mesh))
 
 
 def gather_parameters(
     shards: list[Float[Array, "..."]], dims: Sequence[int | None]
 ) -> list[Float[Array, "..."]]:
-    """Arrays of which each device along `data` holds a part: one all-gather.
+    """Gathers parameters that are sharded along `data`, in one all-gather.
 
-    Inside `shard_map`. An array that was not split is marked as varying over the whole
-    mesh, so that its gradient stays on its device.
+    Call it inside `shard_map`. Arrays that are not sharded are marked as varying over
+    the whole mesh, so that their gradients stay on their device.
 
     Args:
-      shards: the parts, of one dtype.
-      dims: the dimension along which each is split; None for one that is not.
+      shards: this device's shards, of one dtype.
+      dims: the sharded dimension of each; None for those that are not sharded.
+
+    Returns:
+      The whole arrays.
     """
     split = [i for i, dim in enumerate(dims) if dim is not None]
     count, out = jax.lax.axis_size(DATA), list(shards)
@@ -144,10 +146,18 @@ def gather_parameters(
 def scatter_gradients(
     gradients: list[Float[Array, "..."]], dims: Sequence[int | None], sums: T
 ) -> tuple[list[Float[Array, "..."]], T]:
-    """Sums gradients over the devices, each keeping its part: one reduce-scatter.
+    """Sums gradients over devices, of which each keeps its shard: one reduce-scatter.
 
-    Inside `shard_map`; what `together` undoes. Arrays that are not split and `sums`
-    (numbers of each device to be added up) share one small all-reduce.
+    Call it inside `shard_map`; the shards are those of `gather_parameters`.
+
+    Args:
+      gradients: this device's gradients of whole arrays, of one dtype.
+      dims: the sharded dimension of each; None for those that are not sharded.
+      sums: further values to sum over devices, which share one small all-reduce with
+        the gradients that are not sharded.
+
+    Returns:
+      The shards of the summed gradients, and the sums.
     """
     split = [i for i, dim in enumerate(dims) if dim is not None]
     count, out = jax.lax.axis_size(DATA), list(gradients)
@@ -168,19 +178,19 @@ def _concatenate(pieces: list[Array]) -> Array:
 
 
 def _split_like(flat: Array, like: list[Array]) -> list[Array]:
-    """What was joined, along the last axis."""
+    """Splits an array along the last axis into pieces of the sizes of `like`."""
     ends = list(itertools.accumulate(x.size for x in like))[:-1]
     return jnp.split(flat, ends, axis=-1)
 
 
 def _merge_parts(parts: Array, dim: int) -> Array:
-    """[count, *part] as one array, parts end to end along a dimension."""
+    """Concatenates parts [count, *part] along a dimension."""
     shape = list(parts.shape[1:])
     shape[dim] *= parts.shape[0]
     return jnp.moveaxis(parts, 0, dim).reshape(shape)
 
 
 def _split_parts(x: Array, dim: int, count: int) -> Array:
-    """The inverse of `_merge`."""
+    """The inverse of `_merge_parts`."""
     shape = (*x.shape[:dim], count, x.shape[dim] // count, *x.shape[dim + 1 :])
     return jnp.moveaxis(x.reshape(shape), dim, 0)

@@ -1,4 +1,4 @@
-"""What a run starts from: the model and its first weights."""
+"""What a run starts from: the model and its initial parameters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cdejax.training.step import State
 
 CHECKPOINTS, BEST = "checkpoints", "best"
 _TRAINED = (BEST, CHECKPOINTS)
-"""Where a run's parameters are looked for, in this order."""
+"""Folders with a run's parameters, in order of preference."""
 Model = BiEncoder | ContextualEncoder
 _log = logging.getLogger(__name__)
 
@@ -41,9 +41,9 @@ def activation_dtype(choice: str, mesh: Mesh) -> Any:
 
 @contextlib.contextmanager
 def arrays_on_host() -> Iterator[None]:
-    """Arrays that are made meanwhile lie in the host's memory, not on a device.
+    """Places new arrays in the host's memory instead of on a device.
 
-    Where JAX may not use the CPU (JAX_PLATFORMS=cuda), they lie on the first device.
+    If JAX may not use the CPU (JAX_PLATFORMS=cuda), they go to the first device.
     """
     try:
         host = jax.local_devices(backend="cpu")[0]
@@ -55,23 +55,23 @@ def arrays_on_host() -> Iterator[None]:
 
 
 def build_model(config: Config, mesh: Mesh | None = None) -> Model:
-    """The model before its first step, from the folder `model.encoder`.
+    """Builds the model from the folder `model.encoder`.
 
-    Heads start harmless: the embeddings are the encoder's own. A folder that holds a
-    contextual encoder, or a biencoder with a head, is used unchanged.
+    New heads are initialised so that the embeddings are the encoder's own. A folder
+    with a contextual encoder, or with a biencoder and its head, is used unchanged.
 
     Args:
       config: the recipe.
-      mesh: of the devices that the model is for (default: those of this process).
+      mesh: mesh of the devices to run on (default: those of this process).
 
     Raises:
-      ValueError: the folder cannot be loaded, or holds another model than the recipe.
+      ValueError: the folder cannot be loaded, or its model does not fit the recipe.
     """
     settings = config.model
     folder = resolve_folder(settings.encoder, "model.encoder")
     dtype = activation_dtype(config.training.dtype, mesh or local_mesh())
     rngs = nnx.Rngs(config.seed)
-    # A contextual encoder takes its own numbers of layers for its two stages.
+    # Each stage of a contextual encoder has its own number of layers, set below.
     layers = settings.layers if settings.kind == "biencoder" else None
     loaded = from_pretrained(folder, layers=layers, dtype=dtype)
     if isinstance(loaded, BakedEncoder):
@@ -110,11 +110,11 @@ def build_model(config: Config, mesh: Mesh | None = None) -> Model:
 
 
 def start_files(config: Config) -> dict[str, dict[str, str]]:
-    """Hash of each file that decides what a run starts from, by name in its folder.
+    """Hashes of the files that a run starts from, by name in their folder.
 
     Returns:
-      Those of `encoder` (weights, tokenizer, prompts), and of `init_from` if it is
-      given.
+      Those of `encoder` (weights, tokenizer, prompts) and, if it is set, of
+      `init_from`.
 
     Raises:
       ValueError: a folder cannot be read.
@@ -129,7 +129,7 @@ def start_files(config: Config) -> dict[str, dict[str, str]]:
 
 
 def run_files(run_folder: str | Path) -> dict[str, str]:
-    """Hash of a run's recipe, and of the checkpoint that `trained_params` reads."""
+    """Hashes of a run's recipe and of the checkpoint that `trained_params` reads."""
     folder = Path(run_folder)
     saved = ((name, max(saved_steps(folder / name), default=0)) for name in _TRAINED)
     checkpoint = next((f"{name}/{step}" for name, step in saved if step), None)
@@ -141,7 +141,7 @@ def init_folder(source: str) -> Path:
     """The folder that `training.init_from` names: an export's or a run's.
 
     Raises:
-      ValueError: it is neither, or not there.
+      ValueError: it is neither, or missing.
     """
     folder = resolve_folder(source, "training.init_from")
     if not is_export(folder) and not (folder / CHECKPOINTS).is_dir():
@@ -153,12 +153,12 @@ def init_folder(source: str) -> Path:
 
 
 def is_export(folder: Path) -> bool:
-    """Whether a folder holds a model, rather than a run."""
+    """Whether a folder holds a model and not a run."""
     return (folder / "config.json").is_file()
 
 
 def _check_settings(settings: ModelConfig, loaded: ContextualEncoder) -> None:
-    """Refuses a recipe that describes another model than the folder holds."""
+    """Refuses a recipe whose settings differ from the model in the folder."""
     wanted = {"kind": "contextual", "layers": None, "first_stage_layers": None}
     for name in ("context_size", "soft_tokens", "pooling"):
         wanted[name] = getattr(loaded.config, name)
@@ -172,7 +172,7 @@ def _check_settings(settings: ModelConfig, loaded: ContextualEncoder) -> None:
 
 
 def _check_lengths(config: Config, model: Model) -> None:
-    """Refuses texts that are longer than an encoder's learned positions."""
+    """Refuses maximum lengths above an encoder's number of learned positions."""
     contextual = isinstance(model, ContextualEncoder)
     encoder = model.backbone if contextual else model.encoder
     most = encoder.longest
@@ -189,7 +189,7 @@ def _check_lengths(config: Config, model: Model) -> None:
 
 
 def initial_params(config: Config, model: Model) -> Any:
-    """Parameters that training starts from: the model's, or those of `init_from`.
+    """The initial parameters of training: the model's, or those of `init_from`.
 
     Raises:
       ValueError: `init_from` is neither an export nor a run, or of another model.
@@ -221,12 +221,12 @@ def initial_params(config: Config, model: Model) -> Any:
 def first_state(
     optimizer: optax.GradientTransformation, params: Any, mesh: Mesh
 ) -> State:
-    """The state before the first step, each device holding its part from the start.
+    """The state before the first step, sharded over the mesh.
 
     Args:
-      optimizer: whose moments it has.
-      params: the parameters, anywhere.
-      mesh: of all processes' devices.
+      optimizer: the optimiser, which initialises its moments.
+      params: the parameters, on any device.
+      mesh: mesh of all processes' devices.
     """
     params = put_state(params, mesh)
     places = shardings_of(jax.eval_shape(optimizer.init, params), mesh)
@@ -235,7 +235,7 @@ def first_state(
 
 
 def trained_params(run_folder: str | Path, params: Any) -> Any:
-    """The best parameters of a run, or the last where none were evaluated.
+    """The best parameters of a run, or the last ones if none were evaluated.
 
     Args:
       run_folder: folder of a trained variant.
@@ -258,9 +258,9 @@ def trained_params(run_folder: str | Path, params: Any) -> Any:
 
 
 def _state_shapes(params: Any) -> State:
-    """Shapes of a checkpoint: the same for every recipe that trains these parameters.
+    """Shapes of a checkpoint, which are the same for all recipes with these parameters.
 
-    Orbax reads a checkpoint whole or not at all.
+    They are needed because Orbax cannot restore a part of a checkpoint.
     """
     optimizer = make_optimizer(TrainingConfig(), total_steps=1)
     inner = jax.eval_shape(optimizer.init, params)

@@ -1,11 +1,11 @@
 """Attention: one function for all encoders, kernel chosen by platform.
 
-XLA's takes everything; so does the blocked one, which CPUs run in float32. On NVIDIA
-cards cuDNN's takes lengths of right-padded rows, and our own (Triton) segments, which
-cuDNN would, too, more slowly; masks are the general form, which `compact` brings to
-lengths where that pays. Splash (TPU) takes masks, lengths and segments alike; it is
-tested in Pallas' interpret mode, not on a TPU. None of these three is given a bias or a
-window.
+XLA's kernel supports all options; so does the blocked one, which CPUs run in float32.
+On NVIDIA GPUs cuDNN's kernel is used for lengths of right-padded rows, and our own
+(Triton) for segments, where cuDNN's is slower; masks are the general form, which
+`compact` turns into lengths where that pays off. Splash (TPU) supports masks, lengths
+and segments; it is tested in Pallas' interpret mode, not on a TPU. These three support
+neither a bias nor a window.
 """
 
 from __future__ import annotations
@@ -64,27 +64,28 @@ def attention(
 
     Args:
       q: queries.
-      k: keys; fewer heads than the queries' are shared by groups of those.
+      k: keys; if they have fewer heads, groups of query heads share one.
       v: values.
       mask: which keys are real (True). Rows without a real key stay finite.
-      lengths: instead, the number of real keys at the front of each row.
-      segments: instead, ids of the texts packed in a row: a query reads keys of its own
-        text only. Id 0 is padding.
+      lengths: alternatively, the number of real keys at the front of each row.
+      segments: alternatively, ids of the texts packed into a row: a query attends to
+        keys of its own text only. Id 0 is padding.
       bias: added to the scaled scores (XLA and blocked only).
-      visible: which keys each query may read at all, a window for one (the same).
-      causal: each query reads keys up to its own index.
-      scale: instead of 1/sqrt(head_dim).
-      queries: which of the keys' positions the queries stand at.
-      implementation: kernel; by default Triton (segments, under `jax.shard_map`),
-        cuDNN, splash or blocked where they can run, XLA elsewhere. Triton and splash
-        run interpreted, slowly, where there is no GPU or TPU.
+      visible: which keys each query may attend to, such as a window (the same).
+      causal: each query attends to keys up to its own position.
+      scale: scale of the scores (default: 1/sqrt(head_dim)).
+      queries: positions of the queries among those of the keys.
+      implementation: the kernel (default: Triton for segments under `jax.shard_map`,
+        cuDNN, splash or blocked where they can run, else XLA). Without a GPU or TPU,
+        Triton and splash run in interpret mode, slowly.
 
     Returns:
-      What each query reads, in the dtype of `q`; undefined but finite at padding.
+      The attention output in the dtype of `q`; undefined but finite at padding.
 
     Raises:
-      ValueError: more than one of mask, lengths and segments is given, the queries are
-        not as many as their positions, or a kernel is asked for what it cannot do.
+      ValueError: more than one of mask, lengths and segments is given, the
+        number of queries is not that of their positions, or the kernel does not support
+        an option.
     """
     padding = Padding(mask, lengths, segments)
     padding.check()
@@ -133,7 +134,7 @@ def _choose(
     padding: Padding,
     refusals: dict[str, str | None],
 ) -> Implementation:
-    """The first kernel of this platform that does it, or XLA; logged once each."""
+    """The first kernel of this platform that can run, or XLA; logged once each."""
     kernels: tuple[Implementation, ...] = ()
     if has_tpu():
         kernels = ("splash",)

@@ -18,9 +18,9 @@ from cdejax.models.kernels.padding import Padding
 from cdejax.models.kernels.xla_cudnn import readable_keys, with_batch_axis
 
 _CACHE = 1 << 22
-"""Bytes of scores at once, a share of a processor's last cache."""
+"""Bytes of scores computed at once: a share of a processor's last-level cache."""
 _UNREAD = -0.7 * float(jnp.finfo(jnp.float32).max)
-"""Score of what is not read: finite, so that a row without real keys is, too."""
+"""Score of masked keys: finite, so that rows without real keys are finite, too."""
 
 
 def blocked_refuses(q: Float[Array, "batch queries heads head_dim"]) -> str | None:
@@ -40,7 +40,7 @@ def blocked_attention(
     causal: bool,
     scale: float,
 ) -> Float[Array, "batch queries heads head_dim"]:
-    """As `xla_attention`; the backward pass computes the scores of each block again."""
+    """As `xla_attention`; the backward pass recomputes the scores of each block."""
     groups = q.shape[2] // k.shape[2]
     k, v = (jnp.repeat(x, groups, axis=2) if groups > 1 else x for x in (k, v))
     queries = slice(start, start + q.shape[1])
@@ -61,7 +61,7 @@ def _in_blocks(
     rows = _rows_at_once(batch, 4 * heads * queries * k.shape[2])
     if rows == batch:
         return _attend(q, k, v, bias, reads)
-    # What all rows share is no part of a block.
+    # Arrays that all rows share are not split into blocks.
     own = {"bias": bias, "reads": reads}
     shared = {n: x for n, x in own.items() if x is None or x.shape[0] == 1}
     of_rows = {n: x for n, x in own.items() if n not in shared}
@@ -74,7 +74,7 @@ def _in_blocks(
 
 
 def _rows_at_once(batch: int, row_bytes: int) -> int:
-    """The most rows whose scores fit the cache, of those that divide the batch."""
+    """The largest divisor of the batch size whose scores fit into the cache."""
     fitting = max(_CACHE // row_bytes, 1)
     return max(n for n in range(1, batch + 1) if batch % n == 0 and n <= fitting)
 

@@ -1,4 +1,4 @@
-"""Which tokens of a row are real and read each other, and what rows have in common."""
+"""Which tokens are real and attend to each other, and prefixes that rows share."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ ALL = slice(None)
 
 
 class Padding(NamedTuple):
-    """Which tokens may be read: at most one of three forms; none of them means all."""
+    """Which tokens may be attended to, in at most one of three forms (none: all)."""
 
     mask: Bool[Array, "batch length"] | None = None
     """Which tokens are real."""
     lengths: Int[Array, "batch"] | None = None
-    """How many real tokens stand at the front of each row."""
+    """Number of real tokens at the front of each row."""
     segments: Int[Array, "batch length"] | None = None
-    """Which text of its row each token belongs to, reading no other; 0 is padding."""
+    """Id of the text that each token belongs to and attends within; 0 is padding."""
 
     def check(self) -> None:
-        """ValueError if more than one form is given."""
+        """Raises ValueError if more than one form is given."""
         given = [name for name, value in self._asdict().items() if value is not None]
         if len(given) > 1:
             raise ValueError(
@@ -33,21 +33,21 @@ class Padding(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Tokens of a batch whose rows start alike.
+    """Tokens of a batch whose rows share a prefix.
 
-    What is done token by token is done once for that part: `jax.tree.map(layer, rows)`.
+    Token-wise functions are computed once for the prefix: `jax.tree.map(layer, rows)`.
     """
 
     front: Float[Array, "1 front dim"]
-    """What every row starts with."""
+    """The shared prefix."""
     own: Float[Array, "batch length dim"]
-    """What follows in each."""
+    """The rest of each row."""
 
 
 def join_front(
     x: Float[Array, "batch length dim"] | Rows,
 ) -> Float[Array, "batch total d"]:
-    """The tokens of each row; they are what is given, unless that is `Rows`."""
+    """The tokens of each row in one array; an array is returned unchanged."""
     if not isinstance(x, Rows):
         return x
     # In float32, so that the front's gradient is summed over rows in it.
@@ -57,7 +57,7 @@ def join_front(
 
 
 def total_length(x: Float[Array, "batch length dim"] | Rows) -> int:
-    """Tokens of each row."""
+    """Number of tokens per row."""
     return sum(part.shape[1] for part in jax.tree.leaves(x))
 
 
@@ -71,7 +71,7 @@ def length_mask(
 def compact(
     mask: Bool[Array, "batch length"],
 ) -> tuple[Int[Array, "batch length"], Int[Array, "batch length"]]:
-    """Order that brings each row's real tokens to its front, and its inverse.
+    """The order that moves each row's real tokens to the front, and its inverse.
 
     With `order`, `jnp.take_along_axis` makes any padding right padding, whose lengths
     are `mask.sum(1)`; with `inverse` it undoes that.

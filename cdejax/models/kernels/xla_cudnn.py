@@ -1,4 +1,4 @@
-"""XLA's and cuDNN's attention kernels, behind one description of what is read."""
+"""XLA's and cuDNN's attention kernels, with the same description of masking."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def xla_attention(
     causal: bool,
     scale: float,
 ) -> Float[Array, "batch queries heads head_dim"]:
-    """Everything there is; `queries` stand at the keys' positions from `start` on."""
+    """XLA attention, which supports all options.
+
+    `start` is the position of the first query among those of the keys.
+    """
     queries = slice(start, start + q.shape[1])
     later = causal and start > 0
     return jax.nn.dot_product_attention(
@@ -46,7 +49,7 @@ def cudnn_refuses(
     plain: bool,
     later_causal: bool,
 ) -> str | None:
-    """Why cuDNN cannot do it, if so."""
+    """Reason why cuDNN cannot run this, or None."""
     if not plain or padding.mask is not None:
         return (
             "cuDNN attention takes lengths or segments; compact a mask, and use XLA "
@@ -72,12 +75,13 @@ def cudnn_attention(
     causal: bool,
     scale: float,
 ) -> Float[Array, "batch queries heads head_dim"]:
-    """Lengths, of queries from `start` on and of keys; or segments, as a mask.
+    """cuDNN attention, for lengths of queries (from `start` on) and keys, or segments.
 
-    JAX hands cuDNN a mask as an additive bias [batch, 1, queries, keys] in the dtype of
-    `q`, and, in the backward pass, has it write that bias's gradient as well, though
-    nobody reads it (jax 0.10.2: `should_export_dbias` is always true; no public
-    argument turns it off). That is what segments cost here; lengths are free.
+    Segments become a mask. JAX passes it to cuDNN as an additive bias
+    [batch, 1, queries, keys] in the dtype of `q` and, in the backward pass, has it
+    compute that bias's gradient as well, which is never used (jax 0.10.2:
+    `should_export_dbias` is always true, and no public argument turns it off). That is
+    the cost of segments here; lengths are free.
     """
     of_queries = of_keys = segments = None
     if padding.segments is not None:
@@ -103,7 +107,7 @@ def cudnn_attention(
 def with_batch_axis(
     bias: Float[Array, "*batch heads queries keys"] | None, dtype: DTypeLike
 ) -> Float[Array, "#batch heads queries keys"] | None:
-    """A bias with an axis for the batch."""
+    """A bias with a batch axis."""
     if bias is None:
         return None
     return (bias if bias.ndim == 4 else bias[None]).astype(dtype)
@@ -117,10 +121,10 @@ def readable_keys(
     *,
     causal: bool = False,
 ) -> Bool[Array, "#batch 1 #queries keys"] | None:
-    """Which keys each query reads; None for all.
+    """Which keys each query attends to; None for all.
 
-    Those are the real ones, of its own text, that it may see; and, if causal, none
-    behind the query's own position.
+    Those are the real and visible keys of its own text and, if causal, at its own
+    position or before.
     """
     parts = []
     if padding.mask is not None:

@@ -122,11 +122,11 @@ def first_layers(tensors: Tensors, layers: int) -> dict[str, Tensor]:
     """An encoder's tensors without the layers from number `layers` on."""
     number = re.compile(r"(?:(?:encoder|transformer)\.)?(?:layers?|block)\.(\d+)\.")
 
-    def kept(name: str) -> bool:
+    def is_kept(name: str) -> bool:
         match = number.match(name)
         return match is None or int(match.group(1)) < layers
 
-    return {name: tensor for name, tensor in tensors.items() if kept(name)}
+    return {name: tensor for name, tensor in tensors.items() if is_kept(name)}
 
 
 def to_state_dict(model: Model) -> dict[str, Tensor]:
