@@ -7,6 +7,7 @@
 - `kmeans.Clusters`: the clusters of an artefact.
 - `plan.plan_stage`: packs clusters into batches.
 - `plan.Plan`: which pairs form which step.
+- `plans.registry.planner_of`: the planner of a recipe; `plans` has one for each kind.
 - `packing.pack_epoch`: packs the clusters of an epoch into batches.
 - `hardness.hardness_report`: measures how hard the batches of a plan are.
 - `hardness_plot.draw`: plots these measurements.

@@ -6,7 +6,8 @@
 - `evaluate.evaluate_all`: evaluates an embedder on several collections.
 - `evaluate.Result`: the metrics of a model on a collection, by query.
 - `bm25.BM25`: BM25 search.
-- `metrics.per_query`: nDCG@10, R@100, RR@10 and AP of each query.
+- `measures.measure_of`: a measure by its name, as in `nDCG@10`.
+- `metrics.per_query`: measures of each query.
 - `bootstrap.interval`: bootstrap confidence interval of a mean.
 - `bootstrap.paired`: paired bootstrap of the difference of two means.
 - `collections.evaluation_collections`: the collections that a recipe evaluates on.
