@@ -133,6 +133,9 @@ def loss_and_gradients(
                 model = functools.partial(merge_layerwise, graphdef, params, dims)
                 return _local_loss(model, batch, key, settings, kept)
 
+            # The gather stands outside of what is differentiated: each device gets the
+            # gradient of its own share of the loss, and one reduction follows. Inside,
+            # the gather's transpose would reduce once for every chunk of the loop.
             differentiate = jax.value_and_grad(loss, has_aux=True)
             (_, metrics), gradients = differentiate(gather_parameters(shards, dims))
             gradients, metrics = scatter_gradients(gradients, dims, metrics)

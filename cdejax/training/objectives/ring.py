@@ -94,7 +94,8 @@ def _round(
         contrast.empty(query_vectors),
         contrast.documents(document_vectors, documents),
     )
-    # The last turn passes on nothing but what the documents have met: they are home.
+    # n devices meet n times and pass on n - 1 times in between: then each document is
+    # one device short of its own. Its vector is not needed there, its states are.
     count = jax.lax.axis_size(axes)
     states, passing = meet(*jax.lax.fori_loop(0, count - 1, turn, first))
     return states, _pass_on(passing.states, axes)
@@ -109,6 +110,9 @@ def _forward(axes: Axes, contrast: Contrast, *arguments: Any) -> tuple[Both, Any
 def _backward(
     axes: Axes, contrast: Contrast, saved: Any, cotangents: Both
 ) -> tuple[Array, Array, None, None]:
+    # Nothing of the forward pass is kept but the finished reductions: logits are
+    # computed again, block by block. Autodiff through the forward loop would keep every
+    # block of every turn instead.
     (query_vectors, document_vectors, queries, documents), states = saved
     objective = contrast.objective
 
@@ -144,6 +148,8 @@ def _backward(
         to_vectors += parts.reshape(-1, parts.shape[-1])[: len(to_vectors)]
         return to_queries, _pass_on((passing, to_vectors), axes)
 
+    # A gradient of a document is a sum over the queries of all devices. It travels with
+    # the document, each device adds its part, and after n turns it is complete and back.
     zeros = (query_vectors * 0, document_vectors * 0)  # vary over the same devices
     passing = (document_vectors, documents, (states[1], cotangents[1]))
     first: Any = (zeros[0], (passing, zeros[1]))
