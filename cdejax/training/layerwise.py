@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from cdejax.models import BiEncoder, ContextualEncoder, Encoder
+from cdejax.models import Encoder, TrainableModel
 from cdejax.training.sharding import FSDP, split_dim
 
 N = TypeVar("N", bound=nnx.Module)
@@ -49,10 +49,8 @@ def merge_layerwise(graphdef: nnx.GraphDef, params: Any, dims: Any, chunk: Any) 
     return model
 
 
-def _encoders(model: BiEncoder | ContextualEncoder) -> list[Encoder]:
-    if isinstance(model, ContextualEncoder):
-        return [model.first.encoder, model.backbone]
-    return [model.encoder]
+def _encoders(model: TrainableModel) -> list[Encoder]:
+    return list(model.encoders.values())
 
 
 def _gather_module(module: N, dims: Sequence[int]) -> N:

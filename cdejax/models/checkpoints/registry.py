@@ -15,6 +15,8 @@ from cdejax.models.checkpoints.nomic_bert import NOMIC_BERT
 from cdejax.models.checkpoints.qwen3 import QWEN3
 from cdejax.models.checkpoints.roberta import ROBERTA
 from cdejax.models.checkpoints.t5 import T5_ENCODER
+from cdejax.models.checkpoints.table import Table
+from cdejax.models.encoder import Encoder
 
 ARCHITECTURES = (
     BERT,
@@ -50,3 +52,14 @@ def architecture(raw: Raw, source: str) -> Architecture:
 def architecture_of(config: Any) -> Architecture:
     """The architecture that a configuration of ours configures."""
     return _BY_CONFIG[type(config)]
+
+
+def encoder_table(encoder: Encoder, *, published: bool = False) -> Table:
+    """The weights' table of an encoder.
+
+    Under transformers' own names, or under those of published checkpoints, where the
+    architecture has others there.
+    """
+    found = architecture_of(encoder.config)
+    names = found.published if published and found.published else found.table
+    return names(encoder.config)
