@@ -21,7 +21,11 @@ from cdejax.export.dense import head_layers
 from cdejax.export.publish import CARD, publish
 from cdejax.export.tokenizer import write_tokenizer
 from cdejax.models import BiEncoder, EmbeddingModel, Model
-from cdejax.models.checkpoints.registry import architecture_of
+from cdejax.models.checkpoints.registry import (
+    ARCHITECTURES,
+    architecture_of,
+    find_architecture,
+)
 from cdejax.models.checkpoints.table import Tensors
 from cdejax.models.pretrained.weights import to_state_dict
 from cdejax.models.similarity import Similarity
@@ -30,7 +34,6 @@ from cdejax.storage.artifacts import jsonable, write_json
 CODE = ("modeling_cdejax", "pooling_cdejax", "sentence_transformers_cdejax",
         "weights_cdejax")  # fmt: skip
 """Torch files of a contextual export."""
-_TORCH_ENCODERS = ("bert", "modernbert", "nomic_bert")
 _TORCH_FILES = Path(__file__).parent / "torch"
 
 
@@ -164,10 +167,12 @@ def write_contextual(
       ValueError: the code has no such encoder.
     """
     kind = config["backbone_config"]["model_type"]
-    if kind not in _TORCH_ENCODERS:
+    found = find_architecture(kind)
+    if found is None or found.torch_twin is None:
+        known = [name for a in ARCHITECTURES if a.torch_twin for name in a.model_types]
         raise ValueError(
             f"a contextual model on {kind}: its torch code knows "
-            f"{', '.join(_TORCH_ENCODERS)} only; start from one of these."
+            f"{', '.join(known)} only; start from one of these."
         )
     write_json(folder / "config.json", config)
     _save(folder / "model.safetensors", tensors)

@@ -121,7 +121,7 @@ def _biencoder(
     config = found.fitted(config, tensors)
     if layers is not None:
         config = _limited(config, layers, source)
-        tensors = first_layers(tensors, layers)
+        tensors = first_layers(found, tensors, layers)
 
     _check_depth(config.num_hidden_layers, len(tensors), source)
     encoder = _abstract(

@@ -75,9 +75,11 @@ def strip_wrapper_prefixes(tensors: Tensors) -> dict[str, Tensor]:
     return out
 
 
-def first_layers(tensors: Tensors, layers: int) -> dict[str, Tensor]:
+def first_layers(
+    found: Architecture, tensors: Tensors, layers: int
+) -> dict[str, Tensor]:
     """An encoder's tensors without the layers from number `layers` on."""
-    number = re.compile(r"(?:(?:encoder|transformer)\.)?(?:layers?|block)\.(\d+)\.")
+    number = re.compile(rf"(?:{'|'.join(map(re.escape, found.layers))})\.(\d+)\.")
 
     def kept(name: str) -> bool:
         match = number.match(name)
