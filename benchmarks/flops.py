@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Int
 from numpy import ndarray
 
-from cdejax.models import Encoder, TrainableModel
+from cdejax.models import BiEncoder, Encoder, TrainableModel
 
 Lengths = Int[ndarray, "texts"]
 
