@@ -12,13 +12,13 @@ from flax import nnx
 from jaxtyping import Int
 from numpy import ndarray
 
-from cdejax.models import BiEncoder, ContextualEncoder, Encoder
+from cdejax.models import BiEncoder, Encoder, TrainableModel
 
 Lengths = Int[ndarray, "texts"]
 
 
 def useful_flops(
-    model: BiEncoder | ContextualEncoder, texts: Lengths, context: Lengths | None = None
+    model: TrainableModel, texts: Lengths, context: Lengths | None = None
 ) -> float:
     """3 times the matrix FLOPs of the forward pass over real tokens alone.
 
@@ -31,7 +31,7 @@ def useful_flops(
       texts: lengths of queries and documents.
       context: lengths of the first stage's documents (contextual encoders).
     """
-    if not isinstance(model, ContextualEncoder):
+    if model.kind == "biencoder":
         return 3 * _embed(model, texts)
     assert context is not None
     front = len(context) + model.config.soft_tokens

@@ -28,8 +28,6 @@ FILES = (
     "vocab.txt",
 )
 """What makes a tokenizer in a Hugging Face folder (where present)."""
-_LEFT_COUNTS = ("bert", "distilbert")
-"""Encoders whose learned positions count padding on the left."""
 
 
 class Tokenizer:
@@ -263,6 +261,8 @@ def _check_ends(
 
 def _side(files: TokenizerFiles) -> str:
     """Where a text that is too long loses tokens; refuses padding that would count."""
+    from cdejax.models.checkpoints.registry import learned_positions
+
     sides = {"truncation_side": "right", "padding_side": "right"}
     for key, stored in (("truncation_side", "truncation"), ("padding_side", "padding")):
         section = (files.stored or {}).get(stored)
@@ -274,7 +274,9 @@ def _side(files: TokenizerFiles) -> str:
                 f"{files.source}: {key} is {sides[key]!r}, not 'right' or 'left'"
             )
     kind = files.encoder.get("model_type")
-    if sides["padding_side"] == "left" and kind in _LEFT_COUNTS:
+    learned = learned_positions(kind)
+    counts = learned is not None and learned.counts_padding
+    if sides["padding_side"] == "left" and counts:
         raise ValueError(
             f"{files.source}: padding_side is 'left', with which the learned positions "
             f"of {kind} count padding, so that vectors depend on the other texts of a "

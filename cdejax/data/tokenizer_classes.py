@@ -25,24 +25,12 @@ from cdejax.data.tokenizer_files import (
     content,
 )
 from cdejax.folders.reading import opened
+from cdejax.models.checkpoints.registry import find_architecture
 
 GENERIC = "PreTrainedTokenizerFast"
 _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend", "PythonBackend")
 _BERT, _MPNET, _ROBERTA = "BertTokenizer", "MPNetTokenizer", "RobertaTokenizer"
 _XLM, _T5, _QWEN = "XLMRobertaTokenizer", "T5Tokenizer", "Qwen2Tokenizer"
-# The class of each architecture, where no file names another.
-_USUAL = {
-    "bert": _BERT,
-    "distilbert": _BERT,
-    "nomic_bert": _BERT,
-    "mpnet": _MPNET,
-    "roberta": _ROBERTA,
-    "xlm-roberta": _XLM,
-    "t5": _T5,
-    "mt5": _T5,
-    "qwen3": _QWEN,
-    "modernbert": GENERIC,
-}
 _SAME = {
     "DistilBertTokenizer": _BERT,
     "ElectraTokenizer": _BERT,
@@ -64,7 +52,9 @@ def class_name(files: TokenizerFiles) -> str:
     Raises:
       ValueError: one with code of its own, or that cannot be built from these files.
     """
-    usual = _USUAL.get(str(files.encoder.get("model_type")))
+    kind = files.encoder.get("model_type")
+    found = find_architecture(kind)
+    usual = None if found is None else found.model_types[str(kind)]
     if usual == GENERIC:  # whatever the files name: transformers distrusts them
         return GENERIC
     named = files.settings.get("tokenizer_class") or files.encoder.get(

@@ -23,7 +23,7 @@ from cdejax.embedding.hashes import forward_settings, parameter_hash
 from cdejax.embedding.program import shared_program
 from cdejax.embedding.prompt_tokenizer import PromptTokenizer, tokenizer_hash
 from cdejax.embedding.widths import ContextArrays, context_arrays
-from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder
+from cdejax.models import Model
 from cdejax.models.context import Context, Fill, Method
 from cdejax.models.similarity import Similarity, check_similarity, similarity, unit
 from cdejax.runtime.mesh import local_mesh, replicated_sharding
@@ -68,7 +68,7 @@ class Embedder:
 
     def __init__(
         self,
-        model: BiEncoder | ContextualEncoder,
+        model: Model,
         tokenizer: Tokenizer,
         *,
         prompts: Mapping[str, str] | None = None,
@@ -81,8 +81,7 @@ class Embedder:
         normalized: bool = False,
         baked: Context | None = None,
     ):
-        contextual = isinstance(model, ContextualEncoder)
-        encoder = model.backbone if contextual else model.encoder
+        encoder = model.text_encoder
         if tokenizer.vocab_size > encoder.config.vocab_size:
             raise ValueError(
                 f"{name}: the tokenizer has {tokenizer.vocab_size} tokens, the model "
@@ -102,9 +101,8 @@ class Embedder:
         self._hidden: int = model.dim
         self.dim = min(model.dim, truncate_dim or model.dim)
         """Size of an embedding."""
-        self._pools_prompts = contextual or model.include_prompt
-        alone = isinstance(model, (BiEncoder, BakedEncoder))
-        self.context_size = None if alone else model.config.context_size
+        self._kind, self._pools_prompts = model.kind, model.pools_prompts
+        self.context_size = model.context_size or None
         """Maximum number of context texts, C; None if the model takes no context."""
         self.baked = baked
         """The context that is baked into the model, if any."""
@@ -126,7 +124,7 @@ class Embedder:
         return other
 
     @property
-    def model(self) -> BiEncoder | ContextualEncoder:
+    def model(self) -> Model:
         """The model with its parameters."""
         return nnx.merge(self._graph, self.params)
 
@@ -333,7 +331,7 @@ class Embedder:
     @property
     def _takes_none(self) -> str:
         """Error message for a context given to a model that takes none."""
-        if not isinstance(self.model, BakedEncoder):
+        if self._kind == "biencoder":
             return f"{self.name} is a biencoder; it takes no context"
         which = "a context" if self.baked is None else f"context {self.baked.hash}"
         return (

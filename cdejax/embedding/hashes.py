@@ -8,9 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from cdejax.models import BiEncoder, ContextualEncoder
-from cdejax.models.modules import Chain
-from cdejax.models.pretrained.load import config_dict
+from cdejax.models import Model, config_dict
 
 
 def parameter_hash(params: Any) -> str:
@@ -22,13 +20,6 @@ def parameter_hash(params: Any) -> str:
     return digest.hexdigest()
 
 
-def forward_settings(model: BiEncoder | ContextualEncoder) -> list[Any]:
+def forward_settings(model: Model) -> list[Any]:
     """What a model computes with its parameters, as JSON values."""
-    if isinstance(model, ContextualEncoder):
-        return [config_dict(model)]
-    head = model.head.modules if isinstance(model.head, Chain) else [model.head]
-    modules = [
-        [type(m).__name__, getattr(m, "activation", ""), getattr(m, "residual", False)]
-        for m in head
-    ]
-    return [config_dict(model), model.pooling, model.include_prompt, modules]
+    return [config_dict(model), *model.forward_settings()]

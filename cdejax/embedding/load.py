@@ -13,7 +13,7 @@ from cdejax.data.tokenizer import Tokenizer
 from cdejax.embedding.embedder import Embedder
 from cdejax.folders.marker import warn_of_changes
 from cdejax.folders.paths import resolve_folder
-from cdejax.models import BakedEncoder, from_pretrained
+from cdejax.models import from_pretrained
 from cdejax.models.context import Context
 from cdejax.models.pretrained.presets import PresetName
 from cdejax.models.pretrained.settings import read_settings, transformer_folder
@@ -51,7 +51,7 @@ def load(
     chosen = default_dtype(local_mesh()) if dtype is None else _activations(dtype)
     model = from_pretrained(path, dtype=chosen, preset=preset)
     place = transformer_folder(path) if tokenizer is None else resolve_folder(tokenizer)
-    baked = Context.load(path) if isinstance(model, BakedEncoder) else None
+    baked = Context.load(path) if model.kind == "baked" else None
     return Embedder(
         model, Tokenizer.load(place), name=str(folder), baked=baked, **settings
     )

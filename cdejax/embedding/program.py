@@ -95,9 +95,4 @@ def _run_stage(
     model = nnx.merge(graph, params)
     if stage == "first":
         return model.first_stage(ids, lengths=lengths)
-    if context is not None:
-        vectors, mask = context
-        return model.second_stage(ids, None, vectors, mask, lengths=lengths)
-    if skip is not None:
-        return model(ids, lengths=lengths, skip=skip)
-    return model(ids, lengths=lengths)
+    return model.embed(ids, lengths, context=context, skip=skip)

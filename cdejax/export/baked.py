@@ -17,7 +17,7 @@ from cdejax.export.publish import CARD, publish
 from cdejax.export.tokenizer import write_tokenizer
 from cdejax.folders.marker import read_marker
 from cdejax.folders.paths import check_outside, resolve_folder
-from cdejax.models import BakedEncoder, ContextualEncoder
+from cdejax.models import BakedEncoder
 from cdejax.models.context import INFO, Context
 from cdejax.models.pretrained.weights import to_state_dict
 from cdejax.storage.artifacts import jsonable, read_json, write_json
@@ -100,10 +100,10 @@ def export_baked(
     """
     baked, context = _baked(embedder, context)
     described: dict[str, Any] = jsonable(metadata or {})
-    check_settings([baked.backbone], embedder.prompts, embedder.max_length)
+    check_settings(baked, embedder.prompts, embedder.max_length)
 
     def write(partial: Path) -> None:
-        vocabulary = baked.backbone.config.vocab_size
+        vocabulary = baked.text_encoder.config.vocab_size
         with tempfile.TemporaryDirectory() as scratch:
             embedder.tokenizer.save(scratch)
             write_tokenizer(scratch, partial, embedder.max_length, vocabulary)
@@ -131,14 +131,14 @@ def export_baked(
 def _baked(embedder: Embedder, context: Context | None) -> tuple[BakedEncoder, Context]:
     """The model with the context, and the context without masked places."""
     model = embedder.model
-    if isinstance(model, BakedEncoder):
+    if model.kind == "baked":
         embedder.check_context(context)
         assert embedder.baked is not None
         return model, embedder.baked
     checked = embedder.check_context(context)
-    if checked is None:
+    if model.kind == "biencoder":
         raise ValueError(f"{embedder.name} is a biencoder; there is nothing to bake")
-    assert isinstance(model, ContextualEncoder)
+    assert checked is not None
     context = checked.compact()
     return BakedEncoder(model, context.vectors), context
 

@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from cdejax.export.dense import head_layers
-from cdejax.models import BiEncoder, ContextualEncoder
-from cdejax.models.pretrained.load import config_dict
+from cdejax.models import (
+    BakedEncoder,
+    BiEncoder,
+    ContextualEncoder,
+    TrainableModel,
+    config_dict,
+)
 from cdejax.models.pretrained.st_modules import FLAGS, MODES
 
 _ST = "sentence_transformers.models"
@@ -22,7 +27,7 @@ def encoder_config(model: BiEncoder) -> dict[str, Any]:
 
 
 def contextual_config(
-    model: ContextualEncoder,
+    model: ContextualEncoder | BakedEncoder,
     max_length: int,
     context_length: int | None,
     metadata: Mapping[str, Any],
@@ -56,13 +61,13 @@ def contextual_config(
 
 
 def modules_json(
-    model: BiEncoder | ContextualEncoder, normalized: bool = True
+    model: TrainableModel, normalized: bool = True
 ) -> list[dict[str, Any]]:
     """`modules.json`: stock modules, or our own one for a contextual encoder.
 
     `normalized` puts Normalize at a biencoder's end.
     """
-    if isinstance(model, ContextualEncoder):
+    if model.kind == "contextual":
         kind, name = "sentence_transformers_cdejax.Transformer", "dataset_embeddings"
         return [{"idx": 0, "name": "0", "path": "", "type": kind, "kwargs": [name]}]
     kinds = ["Transformer", "Pooling", *(layer.kind for layer in head_layers(model))]

@@ -20,8 +20,12 @@ from cdejax.export.configs import (
 from cdejax.export.dense import head_layers
 from cdejax.export.publish import CARD, publish
 from cdejax.export.tokenizer import write_tokenizer
-from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder, Encoder
-from cdejax.models.checkpoints.registry import architecture_of
+from cdejax.models import BiEncoder, EmbeddingModel, Model
+from cdejax.models.checkpoints.registry import (
+    ARCHITECTURES,
+    architecture_of,
+    find_architecture,
+)
 from cdejax.models.checkpoints.table import Tensors
 from cdejax.models.pretrained.weights import to_state_dict
 from cdejax.models.similarity import Similarity
@@ -30,12 +34,11 @@ from cdejax.storage.artifacts import jsonable, write_json
 CODE = ("modeling_cdejax", "pooling_cdejax", "sentence_transformers_cdejax",
         "weights_cdejax")  # fmt: skip
 """Torch files of a contextual export."""
-_TORCH_ENCODERS = ("bert", "modernbert", "nomic_bert")
 _TORCH_FILES = Path(__file__).parent / "torch"
 
 
 def export_model(
-    model: BiEncoder | ContextualEncoder,
+    model: Model,
     tokenizer_folder: str | Path,
     folder: str | Path,
     *,
@@ -82,17 +85,15 @@ def export_model(
       ValueError: the folder holds something else or cannot be written; prompts, length
         and tokenizer do not fit the model.
     """
-    if isinstance(model, BakedEncoder):
+    if model.kind == "baked":
         raise ValueError("a context is baked in: `export_baked` writes such a model")
-    stock = isinstance(model, BiEncoder)
-    context_size = None if stock else model.config.context_size
     described: dict[str, Any] = jsonable(metadata or {})
-    check_settings(_encoders(model), prompts, max(max_length, context_length or 0))
+    check_settings(model, prompts, max(max_length, context_length or 0))
 
     def write(partial: Path) -> None:
-        vocabulary = _encoders(model)[-1].config.vocab_size
+        vocabulary = model.text_encoder.config.vocab_size
         write_tokenizer(tokenizer_folder, partial, max_length, vocabulary)
-        if isinstance(model, BiEncoder):
+        if model.kind == "biencoder":
             _write_stock(model, partial, max_length)
         else:
             config = contextual_config(model, max_length, context_length, described)
@@ -100,7 +101,7 @@ def export_model(
         write_json(partial / "modules.json", modules_json(model, normalized))
         settings = sentence_transformers_config(
             prompts,
-            stock,
+            stock=model.kind == "biencoder",
             default_prompt_name=default_prompt_name,
             similarity_fn_name=similarity_fn_name,
             truncate_dim=truncate_dim,
@@ -110,7 +111,7 @@ def export_model(
             Path(folder).name,
             prompts=prompts,
             max_length=max_length,
-            context_size=context_size,
+            context_size=model.context_size or None,
             metadata=described,
         )
         (partial / CARD).write_text(card, encoding="utf-8")
@@ -118,14 +119,8 @@ def export_model(
     return publish(folder, type(model).__name__, described, write, check)
 
 
-def _encoders(model: BiEncoder | ContextualEncoder) -> list[Any]:
-    if isinstance(model, BiEncoder):
-        return [model.encoder]
-    return [model.first.encoder, model.backbone]
-
-
 def check_settings(
-    encoders: Iterable[Encoder], prompts: Mapping[str, str], max_length: int
+    model: EmbeddingModel, prompts: Mapping[str, str], max_length: int
 ) -> None:
     """ValueError where prompts are missing or texts may be longer than positions."""
     if not {"query", "document"} <= set(prompts):
@@ -133,7 +128,7 @@ def check_settings(
             f"prompts has the keys {sorted(prompts)}; give `query` and `document` "
             '(an empty text "" where there is none).'
         )
-    for encoder in encoders:
+    for encoder in model.encoders.values():
         most = encoder.longest
         if most is not None and max_length > most:
             raise ValueError(
@@ -172,10 +167,12 @@ def write_contextual(
       ValueError: the code has no such encoder.
     """
     kind = config["backbone_config"]["model_type"]
-    if kind not in _TORCH_ENCODERS:
+    found = find_architecture(kind)
+    if found is None or found.torch_twin is None:
+        known = [name for a in ARCHITECTURES if a.torch_twin for name in a.model_types]
         raise ValueError(
             f"a contextual model on {kind}: its torch code knows "
-            f"{', '.join(_TORCH_ENCODERS)} only; start from one of these."
+            f"{', '.join(known)} only; start from one of these."
         )
     write_json(folder / "config.json", config)
     _save(folder / "model.safetensors", tensors)

@@ -20,7 +20,6 @@ from cdejax.embedding.load import load
 from cdejax.export.onnx_check import Reference
 from cdejax.export.publish import clear_folder, move_into_place
 from cdejax.folders.paths import check_outside, local_output, resolve_folder
-from cdejax.models import BakedEncoder
 from cdejax.models.pretrained.settings import transformer_folder
 from cdejax.storage import durable
 from cdejax.storage.lock import lock_folder
@@ -142,7 +141,7 @@ def _write(folder: Path, made: Path, embedder: Embedder, int8: bool) -> None:
     """The checked graphs of a folder, in another."""
     from cdejax.export import onnx_graph
 
-    baked = isinstance(embedder.model, BakedEncoder)
+    baked = embedder.model.kind == "baked"
     load_graph = onnx_graph.baked_graph if baked else onnx_graph.stock_graph
     onnx_graph.write_graph(load_graph(folder), made / MODEL)
     reference = Reference(embedder)

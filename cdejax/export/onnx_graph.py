@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 
+from cdejax.models.checkpoints.registry import learned_positions
+
 OPSET = 20
 """The first with Gelu as one operator, which onnxruntime runs and quantises well."""
 SINGLE_FILE_BYTES = 2_000_000_000
@@ -22,8 +24,6 @@ SINGLE_FILE_BYTES = 2_000_000_000
 INPUTS = ("input_ids", "attention_mask")
 EMBEDDING = "sentence_embedding"
 TOKENS = "last_hidden_state"
-_LEARNED_POSITIONS = ("bert", "distilbert")
-"""Encoders that number the positions from the row's start, padding included."""
 
 
 class TextGraph(torch.nn.Module):
@@ -80,8 +80,8 @@ def stock_graph(folder: Path) -> TextGraph:
             f"{folder}: its pooling leaves the prompt out (include_prompt false), but "
             "an ONNX graph does not know which tokens are the prompt's"
         )
-    kind = modules[0].auto_model.config.model_type
-    return TextGraph(modules, kind in _LEARNED_POSITIONS)
+    learned = learned_positions(modules[0].auto_model.config.model_type)
+    return TextGraph(modules, learned is not None and learned.counts_padding)
 
 
 def baked_graph(folder: Path) -> TextGraph:

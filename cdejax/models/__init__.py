@@ -5,6 +5,8 @@
 - `ContextualEncoder`: the two-stage encoder of Contextual Document Embeddings.
 - `ContextualConfig`: sizes of a contextual encoder.
 - `BakedEncoder`: a contextual encoder with a context baked in.
+- `EmbeddingModel`: base class of these three, with what callers ask a model.
+- `Model`, `TrainableModel`: unions of them, for annotations.
 - `Encoder`: base class of the token encoders.
 - `Bert`, `BertConfig`: BERT.
 - `DistilBert`, `DistilBertConfig`: DistilBERT.
@@ -23,8 +25,8 @@
 """
 
 from cdejax.models.baked import BakedEncoder as BakedEncoder
+from cdejax.models.base import EmbeddingModel as EmbeddingModel
 from cdejax.models.biencoder import BiEncoder as BiEncoder
-from cdejax.models.contextual import ContextualConfig as ContextualConfig
 from cdejax.models.contextual import ContextualEncoder as ContextualEncoder
 from cdejax.models.encoder import Encoder as Encoder
 from cdejax.models.encoders.bert import Bert as Bert
@@ -43,9 +45,12 @@ from cdejax.models.encoders.roberta import Roberta as Roberta
 from cdejax.models.encoders.roberta import RobertaConfig as RobertaConfig
 from cdejax.models.encoders.t5 import T5 as T5
 from cdejax.models.encoders.t5 import T5Config as T5Config
+from cdejax.models.kinds import Model as Model
+from cdejax.models.kinds import TrainableModel as TrainableModel
 from cdejax.models.pretrained.load import config_dict as config_dict
 from cdejax.models.pretrained.load import from_pretrained as from_pretrained
 from cdejax.models.pretrained.load import make_encoder as make_encoder
 from cdejax.models.pretrained.weights import load_state_dict as load_state_dict
 from cdejax.models.pretrained.weights import parameter_count as parameter_count
 from cdejax.models.pretrained.weights import to_state_dict as to_state_dict
+from cdejax.models.second_stage import ContextualConfig as ContextualConfig

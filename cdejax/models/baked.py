@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Literal
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from cdejax.models.base import ContextArrays
+from cdejax.models.checkpoints.table import Entry, Table
 from cdejax.models.contextual import ContextualEncoder
+from cdejax.models.encoder import Encoder
+from cdejax.models.second_stage import SecondStage
 from cdejax.typing import AnyArray
 
-_NOT_NEEDED = ("first", "prompt_projection")
 
+class BakedEncoder(SecondStage):
+    """The second stage of a contextual encoder, and a constant context for it.
 
-class BakedEncoder(ContextualEncoder):
-    """The second stage whose context is a constant.
-
-    So are the soft tokens, which depend on nothing but weights; neither the first stage
-    nor the soft tokens' projection is kept: half the size. Embeddings are those of the
-    contextual encoder with the same context.
+    The soft tokens are constants as well, since they depend on nothing but weights;
+    neither the first stage nor the soft tokens' projection is kept: half the size.
+    Embeddings are those of the contextual encoder with the same context.
 
     Args:
       model: the contextual encoder; parameters that are kept are shared, not copied.
@@ -32,21 +34,49 @@ class BakedEncoder(ContextualEncoder):
     def __init__(
         self, model: ContextualEncoder, context: Float[AnyArray, "context hidden"]
     ):
-        for name, part in vars(model).items():
-            if not name.startswith("_") and name not in _NOT_NEEDED:
-                setattr(self, name, part)
         if not context.shape[0] and model.null is None:
             raise ValueError("without a null vector a context needs at least one text")
+        self.config = model.config
+        self.backbone = model.backbone
+        self.output_projection = model.output_projection
+        self.null = model.null
         self.soft = nnx.Param(model.soft_prompt())
         self.context = nnx.Param(jnp.asarray(context, jnp.float32))
+
+    @property
+    def kind(self) -> Literal["baked"]:
+        """A model with a context baked in."""
+        return "baked"
+
+    @property
+    def encoders(self) -> dict[str, Encoder]:
+        """That of the second stage."""
+        return {"backbone": self.backbone}
 
     def soft_prompt(self) -> Float[Array, "soft hidden"]:
         """The soft tokens."""
         return self.soft[...]
 
-    def first_stage(self, *_: object, **__: object) -> NoReturn:
-        """Always raises ValueError."""
-        raise ValueError("a baked model has no first stage; use the unbaked one")
+    def table(self, *, published: bool = False) -> Table:
+        """The second stage in the published layout of CDE, and the constants."""
+        prefix = "second_stage_model."
+        constants = {"soft": "soft_prompt", "context": "context"}
+        return [
+            *super().table(published=published),
+            *(Entry(path, (prefix + name,)) for path, name in constants.items()),
+        ]
+
+    def embed(
+        self,
+        ids: Int[AnyArray, "batch length"],
+        lengths: Int[AnyArray, "batch"],
+        *,
+        context: ContextArrays | None = None,
+        skip: Int[AnyArray, ""] | None = None,
+    ) -> Float[Array, "batch hidden"]:
+        """Embeddings of right-padded rows; neither `context` nor `skip` is read."""
+        del context, skip
+        return self(ids, lengths=lengths)
 
     def __call__(
         self,

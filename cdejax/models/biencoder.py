@@ -5,11 +5,15 @@ It is also the first stage (M1) of the contextual encoder.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from cdejax.models.base import ContextArrays, EmbeddingModel
+from cdejax.models.checkpoints.registry import encoder_table
+from cdejax.models.checkpoints.table import Table, inside
+from cdejax.models.checkpoints.table import head as head_table
 from cdejax.models.encoder import Encoder, check_length
 from cdejax.models.kernels.elementwise import gelu
 from cdejax.models.kernels.padding import ALL
@@ -27,7 +31,7 @@ from cdejax.models.pooling import (
 from cdejax.typing import AnyArray
 
 
-class BiEncoder(nnx.Module):
+class BiEncoder(EmbeddingModel):
     """`head(pool(encoder(ids)))`, not normalised.
 
     A last Normalize of a sentence-transformers folder is no part of the model: it
@@ -99,6 +103,21 @@ class BiEncoder(nnx.Module):
         return model
 
     @property
+    def kind(self) -> Literal["biencoder"]:
+        """A biencoder."""
+        return "biencoder"
+
+    @property
+    def encoders(self) -> dict[str, Encoder]:
+        """The one encoder."""
+        return {"encoder": self.encoder}
+
+    @property
+    def pools_prompts(self) -> bool:
+        """Whether a prompt's tokens are pooled."""
+        return self.include_prompt
+
+    @property
     def dim(self) -> int:
         """Size of an embedding."""
         if self.head is None:
@@ -106,6 +125,28 @@ class BiEncoder(nnx.Module):
         if isinstance(self.head, Chain):
             return self.head.out
         return self.head.last.kernel.shape[1]
+
+    def forward_settings(self) -> list[Any]:
+        """Pooling and the modules of the head."""
+        modules = self.head.modules if isinstance(self.head, Chain) else [self.head]
+        return [self.pooling, self.include_prompt, [_described(m) for m in modules]]
+
+    def table(self, *, published: bool = False) -> Table:
+        """The encoder's names without prefix; heads as `mlp.…` or `modules.N.…`."""
+        encoder = encoder_table(self.encoder, published=published)
+        return inside(encoder, "encoder.", "") + _head_table(self.head)
+
+    def embed(
+        self,
+        ids: Int[AnyArray, "batch length"],
+        lengths: Int[AnyArray, "batch"],
+        *,
+        context: ContextArrays | None = None,
+        skip: Int[AnyArray, ""] | None = None,
+    ) -> Float[Array, "batch dim"]:
+        """Embeddings of right-padded rows; no `context` is read."""
+        del context
+        return self(ids, lengths=lengths, skip=skip)
 
     def __call__(
         self,
@@ -163,3 +204,17 @@ class BiEncoder(nnx.Module):
 
 def _features(head: Head | Chain) -> int:
     return head.features if isinstance(head, Chain) else head.first.kernel.shape[0]
+
+
+def _head_table(found: Head | Chain | None) -> Table:
+    """CDE's MLP under its published names, other heads as `modules.N.…`."""
+    if isinstance(found, Chain):
+        return inside(found.table(), "head.", "")
+    return [] if found is None else head_table("head", "mlp")
+
+
+def _described(module: nnx.Module | None) -> list[Any]:
+    """Class, activation and residual of a part of the head, as JSON values."""
+    activation = getattr(module, "activation", "")
+    name = activation if isinstance(activation, str) else activation.__name__
+    return [type(module).__name__, name, getattr(module, "residual", False)]

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from cdejax.config import Config
 from cdejax.data.prompts import start_prompts, surrogate_prompts, tokens_of
-from cdejax.models import ContextualEncoder
+from cdejax.models import TrainableModel
 from cdejax.recipe.preflight import check_inputs
 from cdejax.recipe.stages import Stages, variants_of
 from cdejax.retrieval.collections import validation_collection
@@ -25,7 +25,7 @@ from cdejax.training.memory import kept_chunks
 from cdejax.training.optimizer import make_optimizer
 from cdejax.training.run_folder import Inputs
 from cdejax.training.sharding import make_mesh
-from cdejax.training.start import Model, build_model, first_state
+from cdejax.training.start import build_model, first_state
 from cdejax.training.step import put_batch, train_step
 
 if TYPE_CHECKING:
@@ -117,11 +117,11 @@ def _checkpoint(config: Config, inputs: Inputs) -> str:
     return f"the best on {len(on.queries):,} held-out queries"
 
 
-def _leaves(model: Model) -> list[Any]:
+def _leaves(model: TrainableModel) -> list[Any]:
     return jax.tree.leaves(nnx.split(model)[1])
 
 
-def step_flops(model: Model, maker: BatchMaker) -> tuple[float, float]:
+def step_flops(model: TrainableModel, maker: BatchMaker) -> tuple[float, float]:
     """Matrix FLOPs of a step: (useful, computed).
 
     Useful: 3 times the forward pass over real tokens (forward, and twice that
@@ -130,12 +130,9 @@ def step_flops(model: Model, maker: BatchMaker) -> tuple[float, float]:
     step.
     """
     real, padded = maker.real_tokens(0), maker.padded_tokens(0)
-    if not isinstance(model, ContextualEncoder):
-        each = _token_flops(model.encoder, 0)
-        return 3 * real * each, 4 * padded * each
     texts = maker.plan.batch_size * (2 + maker.settings.negatives_per_query)
-    front = texts * (maker.context_size + model.config.soft_tokens)
-    each = _token_flops(model.backbone, maker.context_size)
+    front = texts * (maker.context_size + model.soft_tokens)
+    each = _token_flops(model.text_encoder, maker.context_size)
     return 3 * (real + front) * each, 4 * (padded + front) * each
 
 
@@ -153,7 +150,9 @@ def _token_flops(encoder: Encoder, keys: int) -> float:
     return 2 * weights + 4 * keys * encoder.hidden_size * len(encoder.layers)
 
 
-def _memory(config: Config, model: Model, maker: BatchMaker, mesh: Mesh) -> int:
+def _memory(
+    config: Config, model: TrainableModel, maker: BatchMaker, mesh: Mesh
+) -> int:
     """Bytes of a device during a step: state, batch and temporaries."""
     graphdef, params = nnx.split(model)
     optimizer = make_optimizer(config.training, maker.plan.total_steps)

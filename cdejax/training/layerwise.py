@@ -10,7 +10,6 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from cdejax.models import BiEncoder, ContextualEncoder, Encoder
 from cdejax.training.sharding import FSDP, split_dim
 
 N = TypeVar("N", bound=nnx.Module)
@@ -37,22 +36,17 @@ def merge_layerwise(graphdef: nnx.GraphDef, params: Any, dims: Any, chunk: Any) 
     params, _ = jax.lax.optimization_barrier((params, chunk))
     model = nnx.merge(graphdef, params)
     pattern = nnx.merge(graphdef, dims)
+    encoders, patterns = (list(one.encoders.values()) for one in (model, pattern))
     layers = [
         [GatheredLayer(*pair) for pair in zip(one.layers, other.layers, strict=True)]
-        for one, other in zip(_encoders(model), _encoders(pattern), strict=True)
+        for one, other in zip(encoders, patterns, strict=True)
     ]
-    for encoder in (*_encoders(model), *_encoders(pattern)):
+    for encoder in (*encoders, *patterns):
         encoder.layers = nnx.List([])
     model = _gather_module(model, jax.tree.leaves(nnx.split(pattern)[1]))
-    for encoder, wrapped in zip(_encoders(model), layers, strict=True):
+    for encoder, wrapped in zip(model.encoders.values(), layers, strict=True):
         encoder.layers = nnx.List(wrapped)
     return model
-
-
-def _encoders(model: BiEncoder | ContextualEncoder) -> list[Encoder]:
-    if isinstance(model, ContextualEncoder):
-        return [model.first.encoder, model.backbone]
-    return [model.encoder]
 
 
 def _gather_module(module: N, dims: Sequence[int]) -> N:

@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 
 from cdejax.config import Config
 from cdejax.data.loader import batches
+from cdejax.models import TrainableModel
 from cdejax.retrieval.measures import measure_of
 from cdejax.runtime.compilation import Compilations
 from cdejax.runtime.global_arrays import replicate, whole_arrays
@@ -41,7 +42,6 @@ from cdejax.training.sharding import check_splittable, make_mesh
 from cdejax.training.start import (
     BEST,
     CHECKPOINTS,
-    Model,
     arrays_on_host,
     build_model,
     first_state,
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-Evaluate = Callable[[Model], float]
+Evaluate = Callable[[TrainableModel], float]
 """Scores a model by `training.select_by`, which selects the best checkpoint."""
 
 
@@ -113,7 +113,7 @@ def train(
 
 
 def make_batches(
-    config: Config, inputs: Inputs, model: Model, mesh: Mesh
+    config: Config, inputs: Inputs, model: TrainableModel, mesh: Mesh
 ) -> BatchMaker:
     """Makes the batches of a run, in chunks that suit the mesh's devices and the model.
 
@@ -210,7 +210,7 @@ class _Run:
         self.schedule = jax.jit(learning_rate(config.training, self.total))
         optimizer = make_optimizer(config.training, self.total)
         with arrays_on_host():  # the model may not fit on one device
-            model: Model = build_model(config, mesh)
+            model: TrainableModel = build_model(config, mesh)
             params = initial_params(config, model)
         self.graphdef = nnx.split(model)[0]
         check_splittable(params, mesh)

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from cdejax.models import BiEncoder, ContextualEncoder
+from cdejax.models import TrainableModel
 from cdejax.runtime.platforms import target_device
 from cdejax.runtime.processes import from_main
 from cdejax.training.batch_maker import BatchMaker
@@ -45,7 +45,7 @@ _STATE = 3.0
 """Copies that are sharded over all devices: parameters and two moments."""
 
 
-def chunk_tokens(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> int:
+def chunk_tokens(model: TrainableModel, mesh: Mesh) -> int:
     """Token positions to encode at once on a device: as many as are useful and fit.
 
     Two chunks must fit in addition to the parameters: one being computed, and one whose
@@ -59,7 +59,7 @@ def chunk_tokens(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> int:
 
 
 def kept_chunks(
-    model: BiEncoder | ContextualEncoder,
+    model: TrainableModel,
     maker: BatchMaker,
     mesh: Mesh,
     on_cpu: float = 0.0,
@@ -95,7 +95,7 @@ def kept_chunks(
     return Kept(tuple(kept))
 
 
-def activation_bytes(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> float:
+def activation_bytes(model: TrainableModel, mesh: Mesh) -> float:
     """Bytes of activations that the backward pass needs per token position.
 
     Args:
@@ -103,36 +103,26 @@ def activation_bytes(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> float:
       mesh: mesh of the devices that compute it, whose kernels save more or less.
     """
     graphdef, params = nnx.split(model)
-    contextual = isinstance(model, ContextualEncoder)
-    encoder = model.backbone if contextual else model.encoder
-    width, small, large = min(64, encoder.longest or 64), 8, 16
+    width, small, large = min(64, model.text_encoder.longest or 64), 8, 16
 
     def residual_bytes(rows: int) -> int:
         def encode(params: Any, ids: Array, lengths: Array, context: Array) -> Array:
             model = nnx.merge(graphdef, params)
-            if isinstance(model, ContextualEncoder):
-                return model.second_stage(ids, context=context, lengths=lengths)
-            return model(ids, lengths=lengths)
+            return model.embed(ids, lengths, context=(context, None))
 
         def pullback(params: Any, *rest: Array) -> Any:
             return jax.vjp(lambda p: encode(p, *rest), params)[1]
 
         ids = jax.ShapeDtypeStruct((rows, width), jnp.int32)
         lengths = jax.ShapeDtypeStruct((rows,), jnp.int32)
-        context = jax.ShapeDtypeStruct(
-            (_context_positions(model), model.dim), jnp.float32
-        )
+        context = jax.ShapeDtypeStruct((model.context_size, model.dim), jnp.float32)
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             found = jax.eval_shape(pullback, params, ids, lengths, context)
         return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(found))
 
-    soft = model.config.soft_tokens if isinstance(model, ContextualEncoder) else 0
-    positions = (large - small) * (width + _context_positions(model) + soft)
+    row = model.context_size + model.soft_tokens + width
+    positions = (large - small) * row
     return (residual_bytes(large) - residual_bytes(small)) / positions
-
-
-def _context_positions(model: BiEncoder | ContextualEncoder) -> int:
-    return model.config.context_size if isinstance(model, ContextualEncoder) else 0
 
 
 def device_bytes(mesh: Mesh) -> int | None:
@@ -146,7 +136,7 @@ def device_bytes(mesh: Mesh) -> int | None:
     return None if core is None else round(core * (device.num_cores or 1) * 2**30)
 
 
-def _free_bytes(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> float | None:
+def _free_bytes(model: TrainableModel, mesh: Mesh) -> float | None:
     """Memory of a device for activations; None if its memory is unknown."""
     # Process 0 decides for all: other chunks would make another program.
     limit = from_main("device memory", lambda: device_bytes(mesh))

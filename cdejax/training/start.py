@@ -17,7 +17,12 @@ from jax.sharding import Mesh
 from cdejax.config import Config, ModelConfig, TrainingConfig
 from cdejax.embedding.keys import folder_files, model_files
 from cdejax.folders.paths import resolve_folder
-from cdejax.models import BakedEncoder, BiEncoder, ContextualEncoder, from_pretrained
+from cdejax.models import (
+    BiEncoder,
+    ContextualEncoder,
+    TrainableModel,
+    from_pretrained,
+)
 from cdejax.runtime.mesh import local_mesh
 from cdejax.runtime.platforms import default_dtype
 from cdejax.storage.artifacts import RUN, hash_files
@@ -30,7 +35,6 @@ from cdejax.training.step import State
 CHECKPOINTS, BEST = "checkpoints", "best"
 _TRAINED = (BEST, CHECKPOINTS)
 """Folders with a run's parameters, in order of preference."""
-Model = BiEncoder | ContextualEncoder
 _log = logging.getLogger(__name__)
 
 
@@ -54,7 +58,7 @@ def arrays_on_host() -> Iterator[None]:
         yield
 
 
-def build_model(config: Config, mesh: Mesh | None = None) -> Model:
+def build_model(config: Config, mesh: Mesh | None = None) -> TrainableModel:
     """Builds the model from the folder `model.encoder`.
 
     New heads are initialised so that the embeddings are the encoder's own. A folder
@@ -74,13 +78,13 @@ def build_model(config: Config, mesh: Mesh | None = None) -> Model:
     # Each stage of a contextual encoder has its own number of layers, set below.
     layers = settings.layers if settings.kind == "biencoder" else None
     loaded = from_pretrained(folder, layers=layers, dtype=dtype)
-    if isinstance(loaded, BakedEncoder):
+    if loaded.kind == "baked":
         raise ValueError(
             f"model.encoder: {settings.encoder} has a context baked in and cannot be "
             "trained; give the export that it was baked from"
         )
     _check_lengths(config, loaded)
-    if isinstance(loaded, ContextualEncoder):
+    if loaded.kind == "contextual":
         _check_settings(settings, loaded)
         return loaded
     if not loaded.include_prompt:
@@ -171,11 +175,9 @@ def _check_settings(settings: ModelConfig, loaded: ContextualEncoder) -> None:
             )
 
 
-def _check_lengths(config: Config, model: Model) -> None:
+def _check_lengths(config: Config, model: TrainableModel) -> None:
     """Refuses maximum lengths above an encoder's number of learned positions."""
-    contextual = isinstance(model, ContextualEncoder)
-    encoder = model.backbone if contextual else model.encoder
-    most = encoder.longest
+    most = model.text_encoder.longest
     if most is None:
         return
     for side in ("query", "document", "context"):
@@ -188,7 +190,7 @@ def _check_lengths(config: Config, model: Model) -> None:
             )
 
 
-def initial_params(config: Config, model: Model) -> Any:
+def initial_params(config: Config, model: TrainableModel) -> Any:
     """The initial parameters of training: the model's, or those of `init_from`.
 
     Raises:

@@ -19,7 +19,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from cdejax.models import BiEncoder, ContextualEncoder
+from cdejax.models import BiEncoder, ContextualEncoder, TrainableModel
 from cdejax.runtime.compilation import model_options
 from cdejax.runtime.global_arrays import replicate
 from cdejax.runtime.mesh import DATA
@@ -48,7 +48,6 @@ from cdejax.training.sharding import (
 from cdejax.typing import AnyArray
 
 AXES = (DATA, FSDP)
-Model = BiEncoder | ContextualEncoder
 Params = Any
 """Pytree of parameters, as `nnx.split` gives it."""
 
@@ -201,7 +200,7 @@ def _specs(batch: Batch, split: Any, same: Any) -> Batch:
 
 
 def _local_loss(
-    model: Callable[[Chunks], Model],
+    model: Callable[[Chunks], TrainableModel],
     batch: Batch,
     key: Array,
     settings: LossSettings,

@@ -1,4 +1,4 @@
-"""What the registry knows of one architecture."""
+"""All that cdejax knows of one encoder architecture."""
 
 from __future__ import annotations
 
@@ -12,11 +12,25 @@ from cdejax.models.encoder import Encoder
 
 
 @dataclass(frozen=True)
-class Architecture:
-    """An encoder, how its `config.json` reads and what its weights are called."""
+class LearnedPositions:
+    """A table of absolute positions, which limits the length of texts."""
 
-    model_types: tuple[str, ...]
-    """`model_type` in config.json; the first is the one that we write."""
+    reserved: int = 0
+    """Rows of the table in front of that of a text's first token."""
+    counts_padding: bool = True
+    """Whether transformers numbers positions from the row's left edge, so that padding
+    on the left would move the text, rather than from the first real token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """An encoder, how its `config.json` reads, what its weights are called, and what
+    tokenizers, limits and exports depend on. No other code asks for a `model_type`."""
+
+    model_types: Mapping[str, str]
+    """Each `model_type` of config.json (the first is the one that we write, unless the
+    configuration keeps it), and the class that transformers takes for its tokenizer
+    where no file names another."""
     config: type
     """Our configuration, with the sizes under transformers' names."""
     encoder: type[Encoder]
@@ -27,6 +41,13 @@ class Architecture:
     """Our configuration to the config.json of transformers' native class."""
     table: Callable[[Any], Table]
     """Our configuration to the weights' table under transformers' native names."""
+    layers: tuple[str, ...]
+    """What stands before the number of a layer in names of weights, in every form."""
+    positions: LearnedPositions | None
+    """The table of positions; None for rotary or relative positions."""
+    torch_twin: str | None
+    """transformers' class in the torch code of contextual exports
+    (`cdejax/export/torch/modeling_cdejax.py`); None if that code lacks it."""
     published: Callable[[Any], Table] | None = None
     """The same under the names that published checkpoints use instead, if they do."""
     is_published: Callable[[Tensors], bool] = field(default=lambda tensors: False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from cdejax.models.checkpoints.architecture import Architecture
+from cdejax.models.checkpoints.architecture import Architecture, LearnedPositions
 from cdejax.models.checkpoints.config import Raw, read_fields, require_values
 from cdejax.models.checkpoints.table import Entry, Table, linear, norm, repeated
 from cdejax.models.encoders.bert import Bert, BertConfig
@@ -53,12 +53,15 @@ LAYER = [
 """A layer of BERT; RoBERTa's is the same."""
 
 BERT = Architecture(
-    model_types=("bert",),
+    model_types={"bert": "BertTokenizer"},
     config=BertConfig,
     encoder=Bert,
     read=read,
     write=write,
     table=table,
+    layers=("encoder.layer",),
+    positions=LearnedPositions(),
+    torch_twin="BertModel",
     prefixes=("bert.",),
     renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
     dropped=r"(cls|pooler)\..*|embeddings\.position_ids",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from cdejax.models.checkpoints.architecture import Architecture
+from cdejax.models.checkpoints.architecture import Architecture, LearnedPositions
 from cdejax.models.checkpoints.config import Raw, read_fields, require_values
 from cdejax.models.checkpoints.table import Entry, Table, linear, norm, repeated
 from cdejax.models.encoders.distilbert import DistilBert, DistilBertConfig
@@ -53,12 +53,15 @@ def table(config: DistilBertConfig) -> Table:
 
 
 DISTILBERT = Architecture(
-    model_types=("distilbert",),
+    model_types={"distilbert": "BertTokenizer"},
     config=DistilBertConfig,
     encoder=DistilBert,
     read=read,
     write=write,
     table=table,
+    layers=("transformer.layer",),
+    positions=LearnedPositions(),
+    torch_twin=None,
     prefixes=("distilbert.",),
     dropped=r"vocab_(transform|layer_norm|projector)\..*|embeddings\.position_ids",
 )

@@ -121,12 +121,15 @@ def table(config: ModernBertConfig) -> Table:
 
 
 MODERNBERT = Architecture(
-    model_types=("modernbert",),
+    model_types={"modernbert": "PreTrainedTokenizerFast"},
     config=ModernBertConfig,
     encoder=ModernBert,
     read=read,
     write=write,
     table=table,
+    layers=("layers",),
+    positions=None,
+    torch_twin="ModernBertModel",
     prefixes=("model.",),
     dropped=r"(head|decoder|classifier)\..*|.*\binv_freq",
 )

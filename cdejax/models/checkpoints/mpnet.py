@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from cdejax.models.checkpoints.architecture import Architecture
+from cdejax.models.checkpoints.architecture import Architecture, LearnedPositions
 from cdejax.models.checkpoints.config import Raw, read_fields, require_values
 from cdejax.models.checkpoints.table import Entry, Table, linear, norm, repeated
 from cdejax.models.encoders.mpnet import MPNet, MPNetConfig
@@ -51,12 +51,15 @@ def table(config: MPNetConfig) -> Table:
 
 
 MPNET = Architecture(
-    model_types=("mpnet",),
+    model_types={"mpnet": "MPNetTokenizer"},
     config=MPNetConfig,
     encoder=MPNet,
     read=read,
     write=write,
     table=table,
+    layers=("encoder.layer",),
+    positions=LearnedPositions(reserved=2, counts_padding=False),
+    torch_twin=None,
     prefixes=("mpnet.",),
     dropped=r"(lm_head|pooler)\..*|embeddings\.position_ids",
     # Else transformers makes up a pooler, and reports its weights as missing.

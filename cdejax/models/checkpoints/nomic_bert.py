@@ -145,12 +145,15 @@ def _fitted(config: NomicBertConfig, tensors: Tensors) -> NomicBertConfig:
 
 
 NOMIC_BERT = Architecture(
-    model_types=("nomic_bert",),
+    model_types={"nomic_bert": "BertTokenizer"},
     config=NomicBertConfig,
     encoder=NomicBert,
     read=read,
     write=write,
     table=table,
+    layers=("layers", "encoder.layers"),
+    positions=None,
+    torch_twin="NomicBertModel",
     published=published,
     is_published=_is_published,
     prefixes=("bert.", "nomic_bert."),

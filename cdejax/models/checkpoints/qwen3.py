@@ -80,12 +80,15 @@ def table(config: Qwen3Config) -> Table:
 
 
 QWEN3 = Architecture(
-    model_types=("qwen3",),
+    model_types={"qwen3": "Qwen2Tokenizer"},
     config=Qwen3Config,
     encoder=Qwen3,
     read=read,
     write=write,
     table=table,
+    layers=("layers",),
+    positions=None,
+    torch_twin=None,
     prefixes=("model.",),
     dropped=r"(lm_head|score)\..*|.*\binv_freq",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cdejax.models.checkpoints.architecture import Architecture
+from cdejax.models.checkpoints.architecture import Architecture, LearnedPositions
 from cdejax.models.checkpoints.bert import BERT
 from cdejax.models.checkpoints.config import Raw
 from cdejax.models.checkpoints.distilbert import DISTILBERT
@@ -15,6 +15,8 @@ from cdejax.models.checkpoints.nomic_bert import NOMIC_BERT
 from cdejax.models.checkpoints.qwen3 import QWEN3
 from cdejax.models.checkpoints.roberta import ROBERTA
 from cdejax.models.checkpoints.t5 import T5_ENCODER
+from cdejax.models.checkpoints.table import Table
+from cdejax.models.encoder import Encoder
 
 ARCHITECTURES = (
     BERT,
@@ -26,8 +28,18 @@ ARCHITECTURES = (
     ROBERTA,
     T5_ENCODER,
 )
-_BY_TYPE = {kind: found for found in ARCHITECTURES for kind in found.model_types}
-_BY_CONFIG = {found.config: found for found in ARCHITECTURES}
+"""To add one, write its encoder and its entry, and list the entry here."""
+
+
+def find_architecture(kind: object) -> Architecture | None:
+    """The architecture of a `model_type`, or None if it is none of ours."""
+    return next((a for a in ARCHITECTURES if kind in list(a.model_types)), None)
+
+
+def learned_positions(kind: object) -> LearnedPositions | None:
+    """The table of positions of a `model_type`; None if there is none, or unknown."""
+    found = find_architecture(kind)
+    return None if found is None else found.positions
 
 
 def architecture(raw: Raw, source: str) -> Architecture:
@@ -39,14 +51,26 @@ def architecture(raw: Raw, source: str) -> Architecture:
     if not isinstance(raw, Mapping):
         raise ValueError(f"{source}: {raw!r:.60} is no JSON object with a model_type")
     kind = raw.get("model_type")
-    known = ", ".join(sorted(_BY_TYPE))
+    found = find_architecture(kind)
+    if found is not None:
+        return found
+    known = ", ".join(sorted(kind for a in ARCHITECTURES for kind in a.model_types))
     if kind is None:
         raise ValueError(f"{source}: no model_type there; cdejax knows {known}")
-    if not isinstance(kind, str) or kind not in _BY_TYPE:
-        raise ValueError(f"{source}: model_type {kind!r} is none of ours: {known}")
-    return _BY_TYPE[kind]
+    raise ValueError(f"{source}: model_type {kind!r} is none of ours: {known}")
 
 
 def architecture_of(config: Any) -> Architecture:
     """The architecture that a configuration of ours configures."""
-    return _BY_CONFIG[type(config)]
+    return next(a for a in ARCHITECTURES if a.config is type(config))
+
+
+def encoder_table(encoder: Encoder, *, published: bool = False) -> Table:
+    """The weights' table of an encoder.
+
+    Under transformers' own names, or under those of published checkpoints, where the
+    architecture has others there.
+    """
+    found = architecture_of(encoder.config)
+    names = found.published if published and found.published else found.table
+    return names(encoder.config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from cdejax.models.checkpoints.architecture import Architecture
+from cdejax.models.checkpoints.architecture import Architecture, LearnedPositions
 from cdejax.models.checkpoints.bert import table
 from cdejax.models.checkpoints.config import Raw, read_fields, require_values
 from cdejax.models.encoders.roberta import Roberta, RobertaConfig
@@ -37,12 +37,15 @@ def write(config: RobertaConfig) -> dict[str, Any]:
 
 
 ROBERTA = Architecture(
-    model_types=tuple(_CLASSES),
+    model_types={"roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer"},
     config=RobertaConfig,
     encoder=Roberta,
     read=read,
     write=write,
     table=table,
+    layers=("encoder.layer",),
+    positions=LearnedPositions(reserved=2, counts_padding=False),
+    torch_twin=None,
     prefixes=("roberta.",),
     dropped=r"(lm_head|pooler)\..*|embeddings\.position_ids",
     # Else transformers makes up a pooler, and reports its weights as missing.

@@ -85,12 +85,15 @@ def table(config: T5Config) -> Table:
 
 
 T5_ENCODER = Architecture(
-    model_types=("t5", "mt5"),
+    model_types={"t5": "T5Tokenizer", "mt5": "T5Tokenizer"},
     config=T5Config,
     encoder=T5,
     read=read,
     write=write,
     table=table,
+    layers=("encoder.block",),
+    positions=None,
+    torch_twin=None,
     # Tied: a checkpoint may have either name or both.
     renamed={"encoder.embed_tokens.weight": "shared.weight"},
     dropped=r"(decoder|lm_head)\..*",

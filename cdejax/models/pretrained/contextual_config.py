@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from cdejax.models.baked import BakedEncoder
 from cdejax.models.checkpoints.config import Raw, check_value, require_values
 from cdejax.models.checkpoints.registry import architecture, architecture_of
-from cdejax.models.contextual import ContextualConfig, ContextualEncoder
 from cdejax.models.pretrained.presets import PRESETS, preset
+from cdejax.models.second_stage import ContextualConfig, SecondStage
 
 _CONTEXTUAL_FIXED = {
     "autoregressive_backbone": False,
@@ -152,11 +151,10 @@ def encoder_config_dict(config: Any) -> dict[str, Any]:
     return {**architecture_of(config).write(config), "dtype": "float32"}
 
 
-def contextual_config_dict(model: ContextualEncoder) -> dict[str, Any]:
+def contextual_config_dict(model: SecondStage) -> dict[str, Any]:
     """`config.json` of a contextual encoder: CDE's keys, the backbone, our switches."""
-    second = model.backbone.config
-    baked = isinstance(model, BakedEncoder)
-    first = second if baked else model.first.encoder.config
+    configs = [encoder.config for encoder in model.encoders.values()]
+    first, second = configs[0], configs[-1]
     most = max(first.num_hidden_layers, second.num_hidden_layers)
     backbone = dataclasses.replace(second, num_hidden_layers=most)
     if dataclasses.replace(first, num_hidden_layers=most) != backbone:

@@ -20,8 +20,9 @@ from cdejax.models.biencoder import BiEncoder
 from cdejax.models.checkpoints.config import check_value
 from cdejax.models.checkpoints.registry import architecture, architecture_of
 from cdejax.models.context import Context
-from cdejax.models.contextual import ContextualConfig, ContextualEncoder
+from cdejax.models.contextual import ContextualEncoder
 from cdejax.models.encoder import Encoder
+from cdejax.models.kinds import Model
 from cdejax.models.pretrained.contextual_config import (
     contextual_config,
     contextual_config_dict,
@@ -33,12 +34,12 @@ from cdejax.models.pretrained.files import read_config, read_tensors, weights_fi
 from cdejax.models.pretrained.presets import PresetName
 from cdejax.models.pretrained.st_modules import read_modules
 from cdejax.models.pretrained.weights import (
-    Model,
     encoder_tensors,
     first_layers,
     load_state_dict,
     strip_wrapper_prefixes,
 )
+from cdejax.models.second_stage import ContextualConfig, SecondStage
 
 M = TypeVar("M", bound=nnx.Module)
 _NULL = "second_stage_model.sequence_dropout_null_embedding"
@@ -53,7 +54,7 @@ def from_pretrained(
     preset: PresetName | None = None,
     remat: bool = False,
     weights: bool = True,
-) -> BiEncoder | ContextualEncoder:
+) -> Model:
     """Loads a model from a folder, whose weights may be sharded or 16-bit safetensors.
 
     Args:
@@ -70,8 +71,8 @@ def from_pretrained(
         (`jax.ShapeDtypeStruct`), and only the headers of their files are read.
 
     Returns:
-      A biencoder, or a contextual encoder for `"architecture": "transductive"`; with
-      a context, if the folder has one baked in.
+      A biencoder, or for `"architecture": "transductive"` a contextual encoder, or a
+      baked one if the folder has a context baked in. Its `kind` says which.
 
     Raises:
       ValueError: a file is missing, damaged, of an unsafe format or an unsupported
@@ -93,14 +94,14 @@ def from_pretrained(
     return _biencoder(folder, layers, dtype, remat, weights)
 
 
-def config_dict(model: Model) -> dict[str, Any]:
+def config_dict(model: Encoder | Model) -> dict[str, Any]:
     """What an export's `config.json` says of the model.
 
     For a biencoder that is its encoder (pooling and head are modules of their own in
     sentence-transformers); `architectures` and `auto_map` of a contextual model are
     the exporter's.
     """
-    if isinstance(model, ContextualEncoder):
+    if isinstance(model, SecondStage):
         return contextual_config_dict(model)
     encoder = model.encoder if isinstance(model, BiEncoder) else model
     return encoder_config_dict(encoder.config)
@@ -120,7 +121,7 @@ def _biencoder(
     config = found.fitted(config, tensors)
     if layers is not None:
         config = _limited(config, layers, source)
-        tensors = first_layers(tensors, layers)
+        tensors = first_layers(found, tensors, layers)
 
     _check_depth(config.num_hidden_layers, len(tensors), source)
     encoder = _abstract(
@@ -138,7 +139,7 @@ def _biencoder(
 
 def _contextual(
     folder: Path, dtype: DTypeLike, preset: str | None, remat: bool, weights: bool
-) -> ContextualEncoder:
+) -> ContextualEncoder | BakedEncoder:
     source = str(folder / "config.json")
     raw = with_preset(read_config(folder), preset, source)
     first, second = stage_configs(raw, source)
@@ -153,7 +154,7 @@ def _contextual(
     _check_depth(depth, len(tensors), f"{source}: backbone_config")
     context = Context.load(folder) if raw.get("baked_context") else None
 
-    def build() -> ContextualEncoder:
+    def build() -> ContextualEncoder | BakedEncoder:
         rngs = nnx.Rngs(0)
         embedder = make_encoder(first, rngs, dtype, remat=remat)
         backbone = make_encoder(second, rngs, dtype, remat=remat)

@@ -12,6 +12,7 @@ from cdejax.folders.keys import check_keys
 from cdejax.folders.model_keys import SENTENCE_TRANSFORMERS
 from cdejax.folders.module_settings import arguments, module_settings, settings_file
 from cdejax.folders.reading import is_file, list_files, read_json_if_there
+from cdejax.models.checkpoints.registry import learned_positions
 from cdejax.models.pretrained.st_modules import list_modules
 from cdejax.models.similarity import check_similarity
 
@@ -22,8 +23,6 @@ _NAMES = {
 _SETTINGS = "config_sentence_transformers.json"
 _LONGEST = 512
 _UNLIMITED = 10**6  # tokenizers without a limit say 10**30
-# Learned positions that a model type keeps for padding, in front of the text's.
-_LEARNED = {"bert": 0, "distilbert": 0, "roberta": 2, "xlm-roberta": 2, "mpnet": 2}
 _log = logging.getLogger(__name__)
 
 
@@ -161,8 +160,9 @@ def _positions(config: Mapping[str, Any]) -> tuple[int | None, bool]:
     encoder = config.get("backbone_config")
     encoder = encoder if isinstance(encoder, dict) else config
     most = encoder.get("max_position_embeddings", encoder.get("n_positions"))
-    spare = _LEARNED.get(str(encoder.get("model_type")))
-    return (most - (spare or 0) if _is_size(most) else None), spare is not None
+    learned = learned_positions(encoder.get("model_type"))
+    reserved = 0 if learned is None else learned.reserved
+    return (most - reserved if _is_size(most) else None), learned is not None
 
 
 def _is_size(value: Any) -> TypeGuard[int]:

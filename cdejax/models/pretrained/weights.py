@@ -10,67 +10,24 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from cdejax.models.baked import BakedEncoder
-from cdejax.models.biencoder import BiEncoder
+from cdejax.models.base import EmbeddingModel
 from cdejax.models.checkpoints.architecture import Architecture
-from cdejax.models.checkpoints.registry import architecture_of
-from cdejax.models.checkpoints.table import Entry, Table, Tensor, Tensors, head, inside
-from cdejax.models.contextual import ContextualEncoder
+from cdejax.models.checkpoints.registry import architecture_of, encoder_table
+from cdejax.models.checkpoints.table import Table, Tensor, Tensors
 from cdejax.models.encoder import Encoder
-from cdejax.models.layers import Head
-from cdejax.models.modules import Chain
 from cdejax.models.pretrained.fit import check_fit
 
-Model = Encoder | BiEncoder | ContextualEncoder
 _WRAPPERS = (
     *("module.", "_orig_mod.", "base_model.model."),
     *("0.auto_model.", "0.model.", "auto_model."),
 )
 
 
-def table_of(model: Model, *, published: bool = False) -> Table:
-    """The table of a model.
-
-    A contextual encoder always has the published layout of CDE; `published` asks for
-    an encoder's (or a biencoder's) published names instead of transformers' own, where
-    the two differ.
-    """
-    if isinstance(model, ContextualEncoder):
-        return _contextual_table(model)
-    if isinstance(model, BiEncoder):
-        table = inside(table_of(model.encoder, published=published), "encoder.", "")
-        return table + _head_table(model.head)
-    found = architecture_of(model.config)
-    names = found.published if published and found.published else found.table
-    return names(model.config)
-
-
-def _head_table(found: Head | Chain | None) -> Table:
-    """CDE's MLP under its published names, other heads as `modules.N.…`."""
-    if isinstance(found, Chain):
-        return inside(found.table(), "head.", "")
-    return [] if found is None else head("head", "mlp")
-
-
-def _contextual_table(model: ContextualEncoder) -> Table:
-    first, second = "first_stage_model.", "second_stage_model."
-    backbone = table_of(model.backbone, published=True)
-    null = Entry("null", (f"{second}sequence_dropout_null_embedding",))
-    shared = [
-        *inside(backbone, "backbone.", f"{second}backbone."),
-        *head("output_projection", f"{second}output_projection"),
-        *([] if model.null is None else [null]),
-    ]
-    if isinstance(model, BakedEncoder):
-        constants = {"soft": "soft_prompt", "context": "context"}
-        return shared + [Entry(k, (second + v,)) for k, v in constants.items()]
-    embedder = table_of(model.first.encoder, published=True)
-    return [
-        *inside(embedder, "first.encoder.", f"{first}embedder."),
-        *head("first.head", f"{first}mlp"),
-        *head("prompt_projection", f"{second}prompt_projection"),
-        *shared,
-    ]
+def table_of(model: Encoder | EmbeddingModel, *, published: bool = False) -> Table:
+    """The weights' table of an encoder or a model, see `EmbeddingModel.table`."""
+    if isinstance(model, EmbeddingModel):
+        return model.table(published=published)
+    return encoder_table(model, published=published)
 
 
 def encoder_tensors(
@@ -118,9 +75,11 @@ def strip_wrapper_prefixes(tensors: Tensors) -> dict[str, Tensor]:
     return out
 
 
-def first_layers(tensors: Tensors, layers: int) -> dict[str, Tensor]:
+def first_layers(
+    found: Architecture, tensors: Tensors, layers: int
+) -> dict[str, Tensor]:
     """An encoder's tensors without the layers from number `layers` on."""
-    number = re.compile(r"(?:(?:encoder|transformer)\.)?(?:layers?|block)\.(\d+)\.")
+    number = re.compile(rf"(?:{'|'.join(map(re.escape, found.layers))})\.(\d+)\.")
 
     def is_kept(name: str) -> bool:
         match = number.match(name)
@@ -129,7 +88,7 @@ def first_layers(tensors: Tensors, layers: int) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if is_kept(name)}
 
 
-def to_state_dict(model: Model) -> dict[str, Tensor]:
+def to_state_dict(model: Encoder | EmbeddingModel) -> dict[str, Tensor]:
     """A model's weights as a checkpoint: float32, PyTorch's layout.
 
     Encoders and biencoders have transformers' native names (a biencoder's head is
@@ -143,7 +102,7 @@ def to_state_dict(model: Model) -> dict[str, Tensor]:
 
 
 def load_state_dict(
-    model: Model, tensors: Tensors, *, source: str = "checkpoint"
+    model: Encoder | EmbeddingModel, tensors: Tensors, *, source: str = "checkpoint"
 ) -> None:
     """Sets all of a model's parameters, in place, from a checkpoint.
 
@@ -173,10 +132,8 @@ def parameter_count(build: Callable[[], nnx.Module]) -> int:
     return sum(int(np.prod(param.shape)) for _, param in nnx.to_flat_state(state))
 
 
-def _is_published(model: Model, tensors: Tensors) -> bool:
-    if isinstance(model, ContextualEncoder):
-        return True
-    encoder = model.encoder if isinstance(model, BiEncoder) else model
+def _is_published(model: Encoder | EmbeddingModel, tensors: Tensors) -> bool:
+    encoder = model.text_encoder if isinstance(model, EmbeddingModel) else model
     return architecture_of(encoder.config).is_published(tensors)
 
 
@@ -189,7 +146,7 @@ def _shapes(table: Table, params: Mapping[str, Any]) -> dict[str, tuple[int, ...
     return shapes
 
 
-def _params(model: Model) -> dict[str, Any]:
+def _params(model: Encoder | EmbeddingModel) -> dict[str, Any]:
     flat = nnx.to_flat_state(nnx.state(model, nnx.Param))
     return {".".join(map(str, path)): param for path, param in flat}
 

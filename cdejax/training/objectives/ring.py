@@ -148,8 +148,8 @@ def _backward(
         to_vectors += parts.reshape(-1, parts.shape[-1])[: len(to_vectors)]
         return to_queries, _pass_on((passing, to_vectors), axes)
 
-    # A gradient of a document is a sum over the queries of all devices. It travels with
-    # the document, each device adds its part, and after n turns it is complete and back.
+    # A document's gradient is a sum over the queries of all devices. It travels with
+    # the document; each device adds its part, and after n turns it is complete.
     zeros = (query_vectors * 0, document_vectors * 0)  # vary over the same devices
     passing = (document_vectors, documents, (states[1], cotangents[1]))
     first: Any = (zeros[0], (passing, zeros[1]))

@@ -16,13 +16,13 @@ from cdejax.models import (
     parameter_count,
     to_state_dict,
 )
-from cdejax.models.contextual import after_instruction
 from cdejax.models.pretrained import load as pretrained_module
 from cdejax.models.pretrained.contextual_config import (
     contextual_config,
     stage_configs,
     with_preset,
 )
+from cdejax.models.second_stage import after_instruction
 from tests.models.oracles import (
     TOLERANCE,
     modernbert,
