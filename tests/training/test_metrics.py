@@ -66,7 +66,8 @@ def test_tensorboard_on_a_full_disk_stops_nothing(tmp_path, caplog, when):
 def test_writing_for_tensorboard_loads_no_torch(tmp_path):
     code = (
         "import pathlib, sys; from cdejax.training.tensorboard import TensorBoard\n"
-        "board = TensorBoard(); board.on_start(pathlib.Path(sys.argv[1]), {'step': 0})\n"
+        "board, folder = TensorBoard(), pathlib.Path(sys.argv[1])\n"
+        "board.on_start(folder, {'step': 0})\n"
         "board.on_step(1, {'loss': 1.0}); board.on_end(1)\n"
         "assert 'torch' not in sys.modules\n"
     )
