@@ -122,13 +122,21 @@ def test_snippets_of_the_readme_run_for_both_kinds_of_model(
     corpus = [f"git {word} {n}" for n in range(8) for word in ("reset", "log")]
     ids = np.arange(1000, 1012).reshape(3, 4)
     given = {"corpus": corpus, "ids": ids, "lengths": np.array([4, 2, 3])}
-    library, pieces, elsewhere = snippets(ROOT / "README.md")
+    _, library, pieces, elsewhere = snippets(ROOT / "README.md")
     exec(library, namespace := dict(given))
     assert namespace["scores"].shape == (1, 16)
     exec(pieces, namespace := dict(given))
     assert namespace["vectors"].shape == (3, 32)
     exec(elsewhere, namespace := dict(given))
     assert namespace["vectors"].shape == (16, 32)
+
+
+def test_the_readme_trains_in_one_call(minilm, tmp_path, monkeypatch):
+    write_recipe(tmp_path, minilm, plan={"epochs": 1}).rename(tmp_path / "my.yaml")
+    monkeypatch.chdir(tmp_path)
+    training, *_ = snippets(ROOT / "README.md")
+    exec(training, namespace := {})
+    assert namespace["embedder"].encode(["git log"], "query").shape == (1, 32)
 
 
 def test_snippets_of_the_recipes_page_run(minilm, tmp_path, monkeypatch):

@@ -16,7 +16,10 @@
 - `optimizer.make_optimizer`: AdamW with a schedule and gradient clipping.
 - `checkpoint.Checkpoints`: asynchronous checkpoints of a pytree.
 - `best_checkpoint.BestCheckpoint`: the parameters with the highest score.
-- `metrics.MetricsLog`: writes metrics.jsonl and TensorBoard events.
+- `callbacks.Callback`: is told of steps, evaluations and checkpoints.
+- `callbacks.StopTraining`: ends a run early, raised by a callback.
+- `metrics.MetricsLog`: the callback that writes metrics.jsonl.
+- `tensorboard.TensorBoard`: the callback that writes TensorBoard events.
 - `metrics.read_metrics`: reads metrics.jsonl.
 - `sharding.make_mesh`: the mesh of devices that training runs on.
 """
