@@ -67,7 +67,7 @@ def anchors(page: Path) -> set[str]:
 
 
 COMPILED_ONLY = {"docs/interop.md": "reads published checkpoints"}
-RUN = {"README.md", "docs/library.md", "docs/recipes.md"}
+RUN = {"README.md", "docs/extending.md", "docs/library.md", "docs/recipes.md"}
 
 
 def snippets(page: Path) -> list[types.CodeType]:
@@ -82,7 +82,7 @@ def test_snippets_compile_and_are_run_where_they_can_be(page):
 
 
 def test_snippets_of_the_library_page_run(minilm, tmp_path, monkeypatch):
-    write_encoder(tmp_path / "encoder", minilm)
+    write_encoder(tmp_path / "encoder", minilm, positions=256)
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     for snippet in snippets(ROOT / "docs" / "library.md"):

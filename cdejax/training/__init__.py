@@ -9,8 +9,8 @@
 - `batch.Batch`: the arrays of a step.
 - `batch.BatchSettings`: what decides the content and shapes of a step.
 - `cache.encode_cached`: encodes texts chunk by chunk with exact gradients (GradCache).
-- `loss.info_nce`: InfoNCE over the global batch.
-- `ring.ring_info_nce`: InfoNCE with documents passed from device to device.
+- `objectives.Objective`: base class of what is minimised.
+- `objectives.info_nce`: InfoNCE on plain arrays.
 - `relation.relate`: which documents are a query's positives, negatives or neither.
 - `step.train_step`: the compiled training step.
 - `optimizer.make_optimizer`: AdamW with a schedule and gradient clipping.
