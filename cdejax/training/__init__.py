@@ -11,7 +11,7 @@
 - `cache.encode_cached`: encodes texts chunk by chunk with exact gradients (GradCache).
 - `objectives.Objective`: base class of what is minimised.
 - `objectives.info_nce`: InfoNCE on plain arrays.
-- `relation.relate`: which documents are a query's positives, negatives or neither.
+- `relation.Relation`: which documents are positives, negatives, or ignored.
 - `step.train_step`: the compiled training step.
 - `optimizer.make_optimizer`: AdamW with a schedule and gradient clipping.
 - `checkpoint.Checkpoints`: asynchronous checkpoints of a pytree.
