@@ -10,6 +10,7 @@ from typing import Any
 from cdejax.config import Config
 from cdejax.config.load import load_config, only_variant
 from cdejax.embedding.embedder import Embedder
+from cdejax.models import TrainableModel
 from cdejax.recipe.preflight import check_inputs
 from cdejax.recipe.stages import root_of, variants_of
 from cdejax.recipe.variant import load_trained, make_embedder, train_variant
@@ -17,7 +18,6 @@ from cdejax.storage.artifacts import jsonable
 from cdejax.training.callbacks import Callback
 from cdejax.training.metrics import read_metrics
 from cdejax.training.run_folder import check_version
-from cdejax.training.start import Model
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Trained:
     folder: Path
     """Its checkpoints and metrics."""
 
-    def model(self) -> Model:
+    def model(self) -> TrainableModel:
         """The model (a Flax NNX module) with the best parameters.
 
         Without an evaluation, those of the last checkpoint.

@@ -13,6 +13,7 @@ from cdejax.data.prompts import tokens_of
 from cdejax.data.tokenizer import Tokenizer
 from cdejax.embedding.embedder import Embedder
 from cdejax.folders.paths import resolve_folder
+from cdejax.models import TrainableModel
 from cdejax.recipe.stages import Stages, root_of
 from cdejax.retrieval.collections import FEW, heldout_collection, validation_collection
 from cdejax.retrieval.evaluate import evaluate_embedder
@@ -22,7 +23,7 @@ from cdejax.runtime.processes import is_main
 from cdejax.training import loop
 from cdejax.training.callbacks import Callback
 from cdejax.training.run_folder import check_trained, check_version
-from cdejax.training.start import Model, build_model, trained_params
+from cdejax.training.start import build_model, trained_params
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ def trained_folder(config: Config, name: str) -> Path:
     return folder
 
 
-def trained_model(config: Config, name: str) -> Model:
+def trained_model(config: Config, name: str) -> TrainableModel:
     """A variant's model with its best parameters.
 
     Raises:
@@ -114,7 +115,7 @@ def trained_model(config: Config, name: str) -> Model:
     return load_trained(config, trained_folder(config, name))
 
 
-def load_trained(config: Config, folder: Path) -> Model:
+def load_trained(config: Config, folder: Path) -> TrainableModel:
     """The model of a run's folder: its best parameters, else those of its last step.
 
     Raises:
