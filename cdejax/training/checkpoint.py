@@ -99,8 +99,8 @@ class Checkpoints:
 
     def written(self) -> bool:
         """Whether this process has finished writing the last checkpoint saved."""
-        done = self._finished is not None and self._finished.done()
-        return done and self._finished.exception() is None
+        found = self._finished
+        return found is not None and found.done() and found.exception() is None
 
     def _finish(self, step: int) -> None:
         """Once Orbax is done, writes digests and removes older checkpoints."""
