@@ -71,6 +71,7 @@ def train(
       ValueError: a mistake in the recipe or in what it names, an unknown variant, or a
         run that cannot go on.
       Stopped: Ctrl-C or SIGTERM came, and a checkpoint was written.
+      Exception: whatever a callback raised, once a checkpoint was written.
     """
     # A `Config` is checked whole, too, as if it had been read from a file.
     recipe = load_config(config if isinstance(config, str | Path) else jsonable(config))

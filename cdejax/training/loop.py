@@ -86,6 +86,7 @@ def train(
       ValueError: the folder holds another run or is in use, the recipe does not fit
         the artefacts, or the loss is not finite (the batch is dumped and named).
       Stopped: Ctrl-C or SIGTERM came, and a checkpoint was written (in one process).
+      Exception: whatever a callback raised, once a checkpoint was written.
     """
     folder = Path(folder)
     if processes() > 1 and config.training.checkpoint_minutes is not None:
@@ -281,6 +282,7 @@ class _Run:
                 if stop is not None:
                     self._end_by_signal(stop)
                 if self.callbacks.stopping:
+                    _log.info("ended by a callback after step %d", self.done)
                     break
             if request.signal is not None:  # it came behind the last step
                 self._end_by_signal(request.signal)
