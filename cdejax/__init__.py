@@ -4,6 +4,7 @@
 - `Embedder`: encodes texts with a biencoder or contextual encoder.
 - `Context`: context vectors of a contextual encoder.
 - `from_pretrained`: loads a model (a Flax NNX module) from a Hugging Face folder.
+- `train`: trains the models of a recipe.
 - `models`: encoders, the biencoder and the contextual encoder.
 - `embedding`: encoding of texts.
 - `data`: pairs of queries and documents.
@@ -23,15 +24,17 @@ if TYPE_CHECKING:
     from cdejax.embedding.load import load
     from cdejax.models import from_pretrained
     from cdejax.models.context import Context
+    from cdejax.recipe.train import train
 
     __version__: str
 
-__all__ = ["Context", "Embedder", "__version__", "from_pretrained", "load"]
+__all__ = ["Context", "Embedder", "__version__", "from_pretrained", "load", "train"]
 _MODULES = {
     "Context": "cdejax.models.context",
     "Embedder": "cdejax.embedding.embedder",
     "from_pretrained": "cdejax.models",
     "load": "cdejax.embedding.load",
+    "train": "cdejax.recipe.train",
 }
 
 

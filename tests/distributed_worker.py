@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from cdejax.runtime import processes
 from cdejax.runtime.global_arrays import replicate, whole_arrays
 from cdejax.runtime.processes import barrier, from_main, main_first, main_only
+from cdejax.training.callbacks import Callback, Callbacks
 
 
 def say(name, value):
@@ -72,9 +73,35 @@ def arrays():
     say("whole", f"{np.asarray(whole).tolist()} {device.platform}")
 
 
+class Failing(Callback):
+    """Fails after the second step."""
+
+    steps = 0
+
+    def on_step(self, step, metrics):
+        self.steps = step
+        if step == 2:
+            raise KeyError("mine")
+
+
+def callbacks():
+    callback = Failing()
+    told = Callbacks([], [callback])
+    told.start(Path(sys.argv[1]), {})
+    for step in (1, 2):
+        told.step(step, last=False, metrics=dict)
+        say(f"stopping after {step}", told.stopping)
+    say("steps told", callback.steps)
+    try:
+        told.raise_error()
+    except Exception as error:
+        say("failure of callback", f"{type(error).__name__}: {error}")
+
+
 if __name__ == "__main__":
     processes.join_processes()
     with processes.leave_in_order():
         coordination()
         arrays()
+        callbacks()
         raise SystemExit(2)

@@ -67,7 +67,7 @@ def anchors(page: Path) -> set[str]:
 
 
 COMPILED_ONLY = {"docs/interop.md": "reads published checkpoints"}
-RUN = {"README.md", "docs/library.md", "docs/recipes.md"}
+RUN = {"README.md", "docs/extending.md", "docs/library.md", "docs/recipes.md"}
 
 
 def snippets(page: Path) -> list[types.CodeType]:
@@ -82,7 +82,7 @@ def test_snippets_compile_and_are_run_where_they_can_be(page):
 
 
 def test_snippets_of_the_library_page_run(minilm, tmp_path, monkeypatch):
-    write_encoder(tmp_path / "encoder", minilm)
+    write_encoder(tmp_path / "encoder", minilm, positions=256)
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     for snippet in snippets(ROOT / "docs" / "library.md"):
@@ -122,13 +122,21 @@ def test_snippets_of_the_readme_run_for_both_kinds_of_model(
     corpus = [f"git {word} {n}" for n in range(8) for word in ("reset", "log")]
     ids = np.arange(1000, 1012).reshape(3, 4)
     given = {"corpus": corpus, "ids": ids, "lengths": np.array([4, 2, 3])}
-    library, pieces, elsewhere = snippets(ROOT / "README.md")
+    _, library, pieces, elsewhere = snippets(ROOT / "README.md")
     exec(library, namespace := dict(given))
     assert namespace["scores"].shape == (1, 16)
     exec(pieces, namespace := dict(given))
     assert namespace["vectors"].shape == (3, 32)
     exec(elsewhere, namespace := dict(given))
     assert namespace["vectors"].shape == (16, 32)
+
+
+def test_the_readme_trains_in_one_call(minilm, tmp_path, monkeypatch):
+    write_recipe(tmp_path, minilm, plan={"epochs": 1}).rename(tmp_path / "my.yaml")
+    monkeypatch.chdir(tmp_path)
+    training, *_ = snippets(ROOT / "README.md")
+    exec(training, namespace := {})
+    assert namespace["embedder"].encode(["git log"], "query").shape == (1, 32)
 
 
 def test_snippets_of_the_recipes_page_run(minilm, tmp_path, monkeypatch):

@@ -32,6 +32,7 @@ PAGES = [
 NAMED = re.compile(r"^- (`.+?`): \S.*", re.M)
 """A line of a package's docstring: one or two names and what they are."""
 DOTTED = re.compile(r"(?<![\w./-])cdejax(?:\.[A-Za-z_]\w*)+")
+BLOCK = re.compile(r"^```.*?^```$", re.M | re.S)
 FILE = re.compile(r"(?<![\w.])cdejax(?:/\w+)+(?:\.py)?")
 
 
@@ -80,6 +81,8 @@ def test_the_wheel_says_that_it_is_typed(tmp_path):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_modules_and_files_that_pages_name_exist(page):
     text = page.read_text(encoding="utf-8")
+    if page.name == "extending.md":  # its code adds files: see test_extending.py
+        text = BLOCK.sub("", text)
     for name in set(DOTTED.findall(text)):
         assert pkgutil.resolve_name(name) is not None
     for name in set(FILE.findall(text)):

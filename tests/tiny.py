@@ -36,14 +36,14 @@ def write_pairs(path: Path, rows: int = 300, seed: int = 0) -> Path:
     return path
 
 
-def write_encoder(folder: Path, tokenizer: Path) -> Path:
+def write_encoder(folder: Path, tokenizer: Path, positions: int = 64) -> Path:
     """A random one-layer BERT with MiniLM's tokenizer."""
     config = BertConfig(
         hidden_size=32,
         num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=64,
-        max_position_embeddings=64,
+        max_position_embeddings=positions,
     )
     model = BiEncoder(Bert(config, nnx.Rngs(0)))
     prompts = {"query": "", "document": ""}

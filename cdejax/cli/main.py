@@ -115,7 +115,7 @@ COMMANDS = {
     ),
     "train": Command(
         RecipeOptions,
-        f"{_RUN}:train",
+        f"{_RUN}:run_train",
         "Train: batches in; a checkpoint out.",
         "Earlier stages run where they are missing. Killed and started again, it goes "
         "on from the last checkpoint.",

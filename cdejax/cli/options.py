@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -35,14 +34,10 @@ class RecipeOptions:
         Raises:
           ValueError: the recipe, a change or the variant's name is wrong.
         """
-        from cdejax.config.load import load_config, parse_overrides, variant
+        from cdejax.config.load import load_config, only_variant, parse_overrides
 
         config = load_config(self.config, parse_overrides(self.set))
-        if self.variant is None:
-            return config
-        variant(config, self.variant)  # refuses an unknown one
-        only = {self.variant: config.variants[self.variant]}
-        return dataclasses.replace(config, variants=only)
+        return config if self.variant is None else only_variant(config, self.variant)
 
     def keywords(self) -> dict[str, Any]:
         """What the stage is told beside the recipe."""

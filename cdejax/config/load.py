@@ -33,20 +33,24 @@ class _Bad(ValueError):
         self.keys = keys
 
 
-def load_config(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Config:
+def load_config(
+    source: str | Path | Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+) -> Config:
     """Loads a recipe and validates it, including all variants.
 
     Args:
-      path: a YAML file.
+      source: a YAML file, or a nested mapping like one.
       overrides: nested mapping like the recipe, from the command line; takes precedence
-        over the file and its variants.
+        over the recipe and its variants.
 
     Raises:
       ValueError: the file is not a YAML mapping, a key is unknown (names the nearest
         known one) or repeated, or a value is missing, invalid or of the wrong type.
         Names file, line, dotted key, value and what would be right.
     """
-    recipe, lines = read_yaml(path)
+    given = isinstance(source, Mapping)
+    recipe, lines = (source, {}) if given else read_yaml(source)
+    path = "recipe" if given else source
     overrides = dict(overrides or {})
     keys: Keys = ()
     try:
@@ -82,6 +86,16 @@ def variant(config: Config, name: str) -> Config:
     except _Bad as error:
         dotted = ".".join(error.keys)
         raise ValueError(f"variant {name}: {dotted}: {error}") from None
+
+
+def only_variant(config: Config, name: str) -> Config:
+    """The recipe narrowed to one of its variants.
+
+    Raises:
+      ValueError: unknown variant (with the nearest known one).
+    """
+    variant(config, name)
+    return dataclasses.replace(config, variants={name: config.variants[name]})
 
 
 def parse_overrides(assignments: Iterable[str]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar, cast
 
 T = TypeVar("T")
 
@@ -30,3 +31,14 @@ def batches(
     dataset = grain.MapDataset.range(start, stop).map(lambda step: (step, make(step)))
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead)
     yield from dataset.to_iter_dataset(options)
+
+
+def with_wait_times(items: Iterable[T]) -> Iterator[tuple[float, T]]:
+    """Each item with the seconds that it was waited for."""
+    iterator, done = iter(items), object()
+    while True:
+        start = time.perf_counter()
+        item = next(iterator, done)
+        if item is done:
+            return
+        yield time.perf_counter() - start, cast(T, item)

@@ -13,6 +13,7 @@ from cdejax.recipe.export import export
 from cdejax.recipe.preflight import check_inputs, check_sources
 from cdejax.recipe.scores import evaluate_recipe, report
 from cdejax.recipe.stages import Stages, root_of, variants_of
+from cdejax.recipe.train import train
 from cdejax.recipe.variant import train_variant
 from cdejax.retrieval.collections import collection_folders
 from cdejax.runtime.processes import main_only
@@ -64,13 +65,9 @@ def _for_each_variant(config: Config, stage: Callable[[Stages], Path]) -> str:
     return "\n".join(str(path) for path in dict.fromkeys(paths))
 
 
-def train(config: Config) -> str:
+def run_train(config: Config) -> str:
     """Trains every variant, resuming what was begun; the run folders, one a line."""
-    variants = variants_of(config)
-    for name, resolved in variants.items():
-        check_inputs(resolved)
-        check_version(root_of(resolved) / name)
-    return "\n".join(str(train_variant(*item)) for item in variants.items())
+    return "\n".join(str(trained.folder) for trained in train(config).values())
 
 
 def run(config: Config) -> RenderableType | None:

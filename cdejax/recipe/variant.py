@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from cdejax.data.prompts import tokens_of
 from cdejax.data.tokenizer import Tokenizer
 from cdejax.embedding.embedder import Embedder
 from cdejax.folders.paths import resolve_folder
+from cdejax.models import TrainableModel
 from cdejax.recipe.stages import Stages, root_of
 from cdejax.retrieval.collections import FEW, heldout_collection, validation_collection
 from cdejax.retrieval.evaluate import evaluate_embedder
@@ -20,19 +21,23 @@ from cdejax.retrieval.measures import measure_of
 from cdejax.runtime.compilation import enable_compilation_cache
 from cdejax.runtime.processes import is_main
 from cdejax.training import loop
+from cdejax.training.callbacks import Callback
 from cdejax.training.run_folder import check_trained, check_version
 from cdejax.training.start import build_model, trained_params
 
 _log = logging.getLogger(__name__)
 
 
-def train_variant(name: str, config: Config) -> Path:
+def train_variant(
+    name: str, config: Config, callbacks: Sequence[Callback] = ()
+) -> Path:
     """Trains one variant and returns its folder."""
     if config.training.compilation_cache is not None:
         enable_compilation_cache(config.training.compilation_cache)
     inputs = Stages(config).inputs()
     folder = root_of(config) / name
-    return loop.train(config, inputs, folder, heldout_score(config, inputs.pairs))
+    score = heldout_score(config, inputs.pairs)
+    return loop.train(config, inputs, folder, score, callbacks=callbacks)
 
 
 def heldout_score(config: Config, pairs: Pairs) -> Callable[[Any], float] | None:
@@ -101,14 +106,22 @@ def trained_folder(config: Config, name: str) -> Path:
     return folder
 
 
-def trained_model(config: Config, name: str) -> Any:
+def trained_model(config: Config, name: str) -> TrainableModel:
     """A variant's model with its best parameters.
 
     Raises:
       ValueError: it was not trained, or by another recipe than this.
     """
+    return load_trained(config, trained_folder(config, name))
+
+
+def load_trained(config: Config, folder: Path) -> TrainableModel:
+    """The model of a run's folder: its best parameters, else those of its last step.
+
+    Raises:
+      ValueError: the run has no checkpoint.
+    """
     from flax import nnx
 
-    folder = trained_folder(config, name)
     graphdef, params = nnx.split(build_model(config))
     return nnx.merge(graphdef, trained_params(folder, params))

@@ -74,6 +74,8 @@ def _by_library(
     """
     import ir_measures
 
+    if not names:  # which it cannot compute
+        return {}
     parsed = [ir_measures.parse_measure(name) for name in names]
     out = {name: np.zeros(len(query_ids)) for name in names}
     for start in range(0, len(query_ids), _BLOCK):

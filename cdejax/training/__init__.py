@@ -9,13 +9,17 @@
 - `batch.Batch`: the arrays of a step.
 - `batch.BatchSettings`: what decides the content and shapes of a step.
 - `cache.encode_cached`: encodes texts chunk by chunk with exact gradients (GradCache).
-- `objectives`: InfoNCE, and the base class for objectives of your own.
-- `relation.Relation`: which documents are a query's positives, negatives or neither.
+- `objectives.Objective`: base class of what is minimised.
+- `objectives.info_nce`: InfoNCE on plain arrays.
+- `relation.Relation`: which documents are positives, negatives, or ignored.
 - `step.train_step`: the compiled training step.
 - `optimizer.make_optimizer`: AdamW with a schedule and gradient clipping.
 - `checkpoint.Checkpoints`: asynchronous checkpoints of a pytree.
 - `best_checkpoint.BestCheckpoint`: the parameters with the highest score.
-- `metrics.MetricsLog`: writes metrics.jsonl and TensorBoard events.
+- `callbacks.Callback`: is told of steps, evaluations and checkpoints.
+- `callbacks.StopTraining`: ends a run early, raised by a callback.
+- `metrics.MetricsLog`: the callback that writes metrics.jsonl.
+- `tensorboard.TensorBoard`: the callback that writes TensorBoard events.
 - `metrics.read_metrics`: reads metrics.jsonl.
 - `sharding.make_mesh`: the mesh of devices that training runs on.
 """

@@ -97,6 +97,11 @@ class Checkpoints:
             with self._writing():
                 self._finished.result()
 
+    def written(self) -> bool:
+        """Whether this process has finished writing the last checkpoint saved."""
+        found = self._finished
+        return found is not None and found.done() and found.exception() is None
+
     def _finish(self, step: int) -> None:
         """Once Orbax is done, writes digests and removes older checkpoints."""
         try:

@@ -7,9 +7,9 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from cdejax.config import Config
-from cdejax.data.loader import batches
+from cdejax.data.loader import batches, with_wait_times
 from cdejax.models import TrainableModel
 from cdejax.retrieval.measures import measure_of
 from cdejax.runtime.compilation import Compilations
@@ -26,14 +26,16 @@ from cdejax.runtime.platforms import has_cpu
 from cdejax.runtime.processes import from_main, is_main, main_only, processes
 from cdejax.runtime.progress import progress
 from cdejax.runtime.stopping import Stopped, stop_requests
-from cdejax.storage.artifacts import RUN, wait_for_file, write_json
+from cdejax.storage.artifacts import RUN, wait_for_file
 from cdejax.storage.lock import lock_folder
 from cdejax.training.batch import Batch, BatchSettings, fill_fraction
 from cdejax.training.batch_maker import BatchMaker
 from cdejax.training.best_checkpoint import BestCheckpoint
+from cdejax.training.callbacks import Callback, Callbacks
 from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.metrics import MetricsLog
+from cdejax.training.nonfinite import refuse_nonfinite
 from cdejax.training.objectives.registry import objective_of
 from cdejax.training.optimizer import learning_rate, make_optimizer
 from cdejax.training.relation import Relation
@@ -48,11 +50,10 @@ from cdejax.training.start import (
     initial_params,
 )
 from cdejax.training.step import LossSettings, State, put_batch, train_step
+from cdejax.training.tensorboard import TensorBoard
 from cdejax.typing import Device
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
-
 
 Evaluate = Callable[[TrainableModel], float]
 """Scores a model by `training.select_by`, which selects the best checkpoint."""
@@ -64,6 +65,7 @@ def train(
     folder: str | Path,
     evaluate: Evaluate | None = None,
     devices: list[Device] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Path:
     """Trains to the end of the plan; rerun to resume from the last checkpoint.
 
@@ -80,11 +82,13 @@ def train(
       evaluate: scores the model every `training.eval_every` steps and at the end; the
         parameters with the highest score are kept.
       devices: devices to train on (default: all).
+      callbacks: called on steps, evaluations and checkpoints; they may end the run.
 
     Raises:
       ValueError: the folder holds another run or is in use, the recipe does not fit
         the artefacts, or the loss is not finite (its batch is written to a file).
       Stopped: after Ctrl-C or SIGTERM and a checkpoint (single process only).
+      Exception: what a callback raised, after a checkpoint.
     """
     folder = Path(folder)
     if processes() > 1 and config.training.checkpoint_minutes is not None:
@@ -102,9 +106,8 @@ def train(
         if not is_main():
             wait_for_file(folder / RUN)
             check_run(folder, config, inputs)
-        run = _Run(
-            config, inputs, folder, evaluate, make_mesh(devices, config.training.fsdp)
-        )
+        mesh = make_mesh(devices, config.training.fsdp)
+        run = _Run(config, inputs, folder, evaluate, mesh, callbacks)
         try:
             run.train()
         finally:
@@ -181,17 +184,6 @@ class _RunningStep(NamedTuple):
     """Seconds that the loop waited for the batch."""
 
 
-def _with_wait_times(items: Iterable[T]) -> Iterator[tuple[float, T]]:
-    """Yields each item with the seconds spent waiting for it."""
-    iterator, done = iter(items), object()
-    while True:
-        start = time.perf_counter()
-        item = next(iterator, done)
-        if item is done:
-            return
-        yield time.perf_counter() - start, cast(T, item)
-
-
 class _Run:
     """A run from its start or resumption to its end."""
 
@@ -202,11 +194,14 @@ class _Run:
         folder: Path,
         evaluate: Evaluate | None,
         mesh: Mesh,
+        callbacks: Sequence[Callback],
     ):
         self.compilations, self.begun = Compilations(), time.perf_counter()
         self.config, self.inputs, self.folder = config, inputs, folder
         self.evaluate, self.mesh = evaluate, mesh
-        self.total = inputs.plan.total_steps
+        self.total, every = inputs.plan.total_steps, config.training.log_every
+        own = MetricsLog(every), TensorBoard(every)
+        self.callbacks = Callbacks(own, callbacks)
         self.schedule = jax.jit(learning_rate(config.training, self.total))
         optimizer = make_optimizer(config.training, self.total)
         with arrays_on_host():  # the model may not fit on one device
@@ -227,10 +222,12 @@ class _Run:
             folder / CHECKPOINTS, config.training.keep_checkpoints
         )
         self.best = BestCheckpoint(folder / BEST)
+        self.unannounced: int | None = None
+        """A checkpoint that callbacks have not been told of."""
         self.start = 0
         if (found := self.checkpoints.restore_latest(self.state, mesh)) is not None:
             self.start, self.state = found
-        self.log = MetricsLog(folder, self.start, self._start_event())
+        self.done = self.start
         self.clock, self.saved = time.perf_counter(), time.monotonic()
 
     def _start_event(self) -> dict[str, Any]:
@@ -263,36 +260,49 @@ class _Run:
 
     def train(self) -> None:
         """Runs the remaining steps."""
+        self.callbacks.start(self.folder, self._start_event())
         waiting: collections.deque[_RunningStep] = collections.deque()
         title = f"train {self.folder.name}"
         with (
             stop_requests() as request,
             progress(title, self.total, self.start) as advance,
         ):
-            for waited, (step, ready) in _with_wait_times(self._batches()):
+            for waited, (step, ready) in with_wait_times(self._batches()):
                 self.state, metrics = self.step(self.state, ready.batch, self.key)
                 waiting.append(_RunningStep(step, metrics, ready, waited))
+                self.done = step + 1
                 if len(waiting) > 1:  # the devices compute the newest meanwhile
-                    self._log_step(waiting.popleft())
+                    self._finish_step(waiting.popleft())
+                self._announce_checkpoint()
                 stop = request.signal
-                save = stop is not None or self._save_due(step + 1)
-                if save or self._evaluation_due(step + 1):
+                save = stop is not None or self._save_due()
+                if save or self._evaluation_due():
                     while waiting:
-                        self._log_step(waiting.popleft())
-                    self._evaluate_and_save(step + 1, save)
+                        self._finish_step(waiting.popleft())
+                    self._evaluate_and_save(save)
                 advance(1)
                 if stop is not None:
-                    self._end_by_signal(step + 1, stop)
+                    self._end_by_signal(stop)
+                if self.callbacks.stopping:
+                    _log.info("ended by a callback after step %d", self.done)
+                    break
             if request.signal is not None:  # after the last step
-                self._end_by_signal(self.total, request.signal)
-        if self.best.score == -math.inf:  # lost or damaged: evaluate the last
-            self._evaluate(self.total)
+                self._end_by_signal(request.signal)
+        if self.best.score == -math.inf and self.done == self.total:
+            self._evaluate()  # lost or damaged: evaluate the last
+        self._settle()
 
-    def _end_by_signal(self, done: int, signal: int) -> NoReturn:
+    def _settle(self) -> None:
+        """Waits until all is on disk; raises what a callback raised."""
         self.checkpoints.wait()
+        self._announce_checkpoint()
+        self.callbacks.raise_error()
+
+    def _end_by_signal(self, signal: int) -> NoReturn:
+        self._settle()
         raise Stopped(
             signal,
-            f"after step {done} of {self.total}, which is saved: the same command "
+            f"after step {self.done} of {self.total}, which is saved: the same command "
             "goes on from there",
         )
 
@@ -308,33 +318,45 @@ class _Run:
         threads = self.config.training.read_threads
         return batches(make, self.start, self.total, threads=threads)
 
-    def _save_due(self, done: int) -> bool:
-        """Whether a checkpoint is due after `done` steps."""
-        training = self.config.training
+    def _save_due(self) -> bool:
+        """Whether a checkpoint is due after the steps done."""
+        training, done = self.config.training, self.done
         minutes = (time.monotonic() - self.saved) / 60
         late = minutes >= (training.checkpoint_minutes or math.inf)
-        return done == self.total or done % training.checkpoint_every == 0 or late
+        due = done == self.total or done % training.checkpoint_every == 0
+        return due or late or self.callbacks.stopping
 
-    def _evaluation_due(self, done: int) -> bool:
+    def _evaluation_due(self) -> bool:
         every = self.config.training.eval_every or self.total
-        return done == self.total or done % every == 0
+        return self.done == self.total or self.done % every == 0
 
-    def _evaluate_and_save(self, done: int, save: bool) -> None:
+    def _evaluate_and_save(self, save: bool) -> None:
         """Evaluates if due, then writes a checkpoint if `save`."""
-        if self._evaluation_due(done):
-            self._evaluate(done)
-        if save:
-            self.checkpoints.save(done, self.state)
+        if self._evaluation_due():
+            self._evaluate()
+        if save or self.callbacks.stopping:
+            self.checkpoints.wait()
+            self._announce_checkpoint()
+            self.checkpoints.save(self.done, self.state)
+            self.unannounced = self.done if self.callbacks.given else None
             self.saved = time.monotonic()
         self.clock = time.perf_counter()
 
-    def _evaluate(self, done: int) -> None:
+    def _announce_checkpoint(self) -> None:
+        """Calls callbacks for the newest checkpoint once it is on disk."""
+        step = self.unannounced
+        if step is not None and from_main("written", self.checkpoints.written):
+            self.unannounced = None
+            self.callbacks.checkpoint(step, self.checkpoints.files.path(step))
+
+    def _evaluate(self) -> None:
         """Scores the parameters and keeps them if they are the best so far."""
         if self.evaluate is not None:
             score = self._score(self.evaluate)
             measure = measure_of(self.config.training.select_by)
-            self.log.add(done, {f"heldout_{measure.name.lower()}": score})
-            self.best.offer(done, measure.as_gain(score), self.state.params)
+            named = {f"heldout_{measure.name.lower()}": score}
+            self.callbacks.evaluation(self.done, named)
+            self.best.offer(self.done, measure.as_gain(score), self.state.params)
 
     def _score(self, evaluate: Evaluate) -> float:
         """The score that process 0 computes, on all processes.
@@ -345,54 +367,33 @@ class _Run:
         model = nnx.merge(self.graphdef, params)
         return from_main("evaluation", lambda: evaluate(model))
 
-    def _log_step(self, started: _RunningStep) -> None:
-        """Checks that a finished step is finite, and logs it."""
+    def _finish_step(self, started: _RunningStep) -> None:
+        """Checks that a finished step is finite, and calls the callbacks."""
         step, ready = started.step, started.ready
         values = {name: float(value) for name, value in started.metrics.items()}
         if not all(map(math.isfinite, (values["loss"], values["gradient_norm"]))):
-            self._stop_nonfinite(step, values)
+            refuse_nonfinite(self.folder, self.inputs, step, values)
         now = time.perf_counter()
         seconds, self.clock = max(now - self.clock, 1e-9), now
         if step == self.start:
             took = now - self.begun
             _log.info("first step after %.1f s: %s", took, self.compilations)
-        if (step + 1) % self.config.training.log_every and step + 1 != self.total:
-            return
-        values |= {
-            "learning_rate": float(np.asarray(self.schedule(step))),
+        speeds = {
             "pairs_per_second": self.inputs.plan.batch_size / seconds,
             "tokens_per_second": ready.real_tokens / seconds,
             "padding_efficiency": ready.filled,
             "loader_wait_share": min(started.waited / seconds, 1.0),
         }
-        self.log.add(step + 1, values)
 
-    def _stop_nonfinite(self, step: int, values: dict[str, float]) -> None:
-        """Writes a batch whose loss or gradient is not finite to a file; raises."""
-        pairs, rows = self.inputs.pairs, self.inputs.plan.rows(step)
-        path = self.folder / f"nonfinite-step-{step + 1}.json"
-        domains = sorted({pairs.domains[d] for d in pairs.train.domain[rows]})
-        if is_main():
-            write_json(
-                path,
-                {
-                    "step": step + 1,
-                    "epoch": self.inputs.plan.epoch_of(step),
-                    "metrics": {name: str(value) for name, value in values.items()},
-                    "domains": domains,
-                    "rows": rows.tolist(),
-                    "query_rows": np.asarray(pairs.train.query)[rows].tolist(),
-                    "document_rows": np.asarray(pairs.train.document)[rows].tolist(),
-                },
-            )
-        raise ValueError(
-            f"step {step + 1}: loss {values['loss']}, gradient norm "
-            f"{values['gradient_norm']}. The batch (domains {', '.join(domains)}) is "
-            f"in {path}. Lower training.learning_rate or check these rows; the last "
-            "checkpoint is intact."
-        )
+        def metrics() -> dict[str, float]:
+            rate = float(np.asarray(self.schedule(step)))
+            return {**values, "learning_rate": rate, **speeds}
+
+        self.callbacks.step(step + 1, step + 1 == self.total, metrics)
 
     def close(self) -> None:
         """Waits for checkpoints in progress and closes all files."""
-        with contextlib.closing(self.log), contextlib.closing(self.best):
+        with contextlib.ExitStack() as ends:
+            ends.callback(self.callbacks.end, self.done)
+            ends.callback(self.best.close)
             self.checkpoints.close()

@@ -330,7 +330,9 @@ def test_recipe_that_does_not_fit_is_refused(recipe, tmp_path, capsys, setting, 
 def test_missing_folders_are_found_before_any_work(recipe, tmp_path, overrides, words):
     config = load_config(recipe, {**overrides, "output": str(tmp_path / "out")})
     stages = (
-        [commands.run] if "evaluation" in overrides else [commands.run, commands.train]
+        [commands.run]
+        if "evaluation" in overrides
+        else [commands.run, commands.run_train]
     )
     for stage in stages:
         with pytest.raises(ValueError, match=words):
@@ -341,7 +343,7 @@ def test_missing_folders_are_found_before_any_work(recipe, tmp_path, overrides, 
 def test_batches_of_one_without_negatives_are_refused(recipe, tmp_path):
     changes = {"output": str(tmp_path / "out"), "plan": {"batch_size": 1}}
     changes |= {"model": {"context_size": 1}}
-    for stage in (commands.train, commands.run, dry_run):
+    for stage in (commands.run_train, commands.run, dry_run):
         with pytest.raises(
             ValueError, match=r"plan\.batch_size is 1 and training\.neg"
         ):
@@ -395,7 +397,7 @@ def test_what_does_not_fit_the_pairs_is_found_right_after_them(
 ):
     config = load_config(recipe, {**overrides, "output": str(tmp_path)})
     with pytest.raises(ValueError, match=words):
-        commands.train(config)
+        commands.run_train(config)
     made = [path.name for path in (tmp_path / "tiny" / "artifacts").iterdir()]
     assert [name.partition("-")[0] for name in made] == ["pairs"]
 
@@ -438,7 +440,7 @@ def test_upgrade_of_the_package_keeps_a_run(finished, recipe, monkeypatch):
     assert sorted(p.name for p in (folder / "artifacts").iterdir()) == before
 
 
-@pytest.mark.parametrize("command", [commands.train, commands.run, dry_run])
+@pytest.mark.parametrize("command", [commands.run_train, commands.run, dry_run])
 def test_a_context_larger_than_a_batch_is_refused_before_any_work(
     recipe, tmp_path, command
 ):
@@ -510,7 +512,7 @@ def test_report_shows_no_query_that_chose_the_checkpoint(recipe, tmp_path, capsy
     config = load_config(recipe, changes)
     resolved = stages.variants_of(config)["shuffled"]
     config = dataclasses.replace(config, variants={"shuffled": {}}, plan=resolved.plan)
-    run = Path(commands.train(config))
+    run = Path(commands.run_train(config))
     pairs = Pairs.open(stages.Stages(resolved).pairs())
     part = validation_collection(pairs, 0.2, resolved.seed)
     assert part is not None
@@ -537,10 +539,10 @@ def test_report_shows_no_query_that_chose_the_checkpoint(recipe, tmp_path, capsy
         training = dataclasses.replace(config.training, eval_every=every)
         other = dataclasses.replace(config, training=training)
         if not refused:
-            assert commands.train(other) == str(run)
+            assert commands.run_train(other) == str(run)
             continue
         with pytest.raises(ValueError, match=r"in evaluation\.validation_fraction\)"):
-            commands.train(other)
+            commands.run_train(other)
 
 
 def test_variants_that_would_be_compared_on_other_queries_are_refused(recipe):

@@ -147,6 +147,13 @@ EXPECTED = {
     "key": ("[0, 7]", "[0, 7]"),
     "sharded": ("[2.0, 2.0]", "[2.0, 2.0]"),
     "whole": ("[0.0, 1.0, 2.0, 3.0] cpu", "[0.0, 1.0, 2.0, 3.0] cpu"),
+    "stopping after 1": ("False", "False"),
+    "stopping after 2": ("True", "True"),
+    "steps told": ("2", "0"),
+    "failure of callback": (
+        "KeyError: 'mine'",
+        "ValueError: process 0 stopped: 'mine'",
+    ),
 }
 
 

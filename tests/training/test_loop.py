@@ -22,9 +22,10 @@ def test_checkpoints_are_chosen_by_the_measure_of_the_recipe(
         config=Config(training=TrainingConfig(select_by="Rank@9")),
         evaluate=len,
         _score=lambda _: 3.0,
-        log=SimpleNamespace(add=lambda step, values: seen.append((step, values))),
+        done=4,
+        callbacks=SimpleNamespace(evaluation=lambda *told: seen.append(told)),
         best=SimpleNamespace(offer=lambda step, score, _: seen.append((step, score))),
         state=SimpleNamespace(params=None),
     )
-    loop._Run._evaluate(run, 4)
+    loop._Run._evaluate(run)
     assert seen == [(4, {"heldout_rank@9": 3.0}), (4, offered)]

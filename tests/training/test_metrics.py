@@ -1,4 +1,4 @@
-"""What is logged survives what TensorBoard's files run into."""
+"""The log of metrics, and what TensorBoard's files survive."""
 
 import logging
 import subprocess
@@ -7,28 +7,32 @@ import sys
 import pytest
 
 from cdejax.training.metrics import MetricsLog, read_metrics
+from cdejax.training.tensorboard import TensorBoard
 
 
 def test_lines_of_steps_that_are_run_again_are_taken_out(tmp_path):
-    log = MetricsLog(tmp_path, 0, {"event": "start"})
+    log = MetricsLog()
+    log.on_start(tmp_path, {"event": "start", "step": 0})
     for step in (1, 2, 3):
-        log.add(step, {"loss": float(step)})
-    log.close()
+        log.on_step(step, {"loss": float(step)})
+    log.on_end(3)
     with open(tmp_path / "metrics.jsonl", "a") as stream:
         stream.write('{"step": 4, "lo')
-    again = MetricsLog(tmp_path, 2, {"event": "resume"})
-    again.add(3, {"loss": float("nan")})
-    again.close()
-    found = [x.get("step", x.get("event")) for x in read_metrics(tmp_path)]
+    again = MetricsLog()
+    again.on_start(tmp_path, {"event": "resume", "step": 2})
+    again.on_step(3, {"loss": float("nan")})
+    again.on_end(3)
+    found = [x.get("event", x["step"]) for x in read_metrics(tmp_path)]
     assert found == ["start", 1, 2, "resume", 3]
     assert read_metrics(tmp_path)[-1]["loss"] == "nan"
 
 
 def test_tensorboard_reads_what_was_written(tmp_path):
     proto = pytest.importorskip("tensorboardX.proto.event_pb2")
-    log = MetricsLog(tmp_path, 5, {"event": "resume"})
-    log.add(6, {"heldout_ndcg@10": 0.5, "loss": 2.0})
-    log.close()
+    board = TensorBoard()
+    board.on_start(tmp_path, {"step": 5})
+    board.on_step(6, {"heldout_ndcg@10": 0.5, "loss": 2.0})
+    board.on_end(6)
     (path,) = (tmp_path / "tensorboard").iterdir()
     data, events = path.read_bytes(), []
     while data:  # length, its CRC, event, its CRC
@@ -47,22 +51,24 @@ def test_tensorboard_on_a_full_disk_stops_nothing(tmp_path, caplog, when):
     caplog.set_level(logging.WARNING, "cdejax")
     if when == "opened":
         (tmp_path / "tensorboard").touch()
-    log = MetricsLog(tmp_path, 0, {"event": "start"})
+    board = TensorBoard()
+    board.on_start(tmp_path, {"step": 0})
     if when == "written":
-        events = log._board._events
+        events = board._events
         assert events is not None
         events._py_recordio_writer._writer = open("/dev/full", "wb")  # noqa: SIM115
     for step in range(1, 200):
-        log.add(step, {"loss": 1.0})
-    log.close()
-    assert len(read_metrics(tmp_path)) == 200
+        board.on_step(step, {"loss": 1.0})
+    board.on_end(199)
     assert caplog.text.count("no more is written for TensorBoard") == 1
 
 
 def test_writing_for_tensorboard_loads_no_torch(tmp_path):
     code = (
-        "import sys; from cdejax.training.metrics import MetricsLog\n"
-        "log = MetricsLog(sys.argv[1], 0, {}); log.add(1, {'loss': 1.0}); log.close()\n"
+        "import pathlib, sys; from cdejax.training.tensorboard import TensorBoard\n"
+        "board, folder = TensorBoard(), pathlib.Path(sys.argv[1])\n"
+        "board.on_start(folder, {'step': 0})\n"
+        "board.on_step(1, {'loss': 1.0}); board.on_end(1)\n"
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path], check=True)

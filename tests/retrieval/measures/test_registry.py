@@ -101,6 +101,8 @@ def test_a_new_measure_is_among_the_figures(added, collection):
     judge = pytrec_eval.RelevanceEvaluator(collection.qrels, {"success.5"})
     theirs = [found["success_5"] for found in judge.evaluate(run).values()]
     assert result.scores["Found@5"].tolist() == theirs
+    alone = evaluate_bm25(collection, measures=["First"])
+    assert alone.scores["First"].tolist() == [1.0, 1.0, 2.0]
 
 
 def test_a_new_measure_is_in_reports_under_its_label(added, collection, tmp_path):
