@@ -1,10 +1,10 @@
-"""Gradient cache: large batches through small chunks, exactly.
+"""Gradient cache: exact gradients of large batches, encoded in small chunks.
 
-Only embeddings survive the forward pass; the backward pass encodes each chunk again
-(Gao et al. 2021, arXiv 2101.06983). Here that is a function for `jax.grad` like any
-other, so stages compose: a second stage that reads the embeddings of a first one
-accumulates their cotangent by itself. How many chunks hold texts is data, not shape:
-one compilation serves all steps.
+The forward pass saves only the embeddings; the backward pass encodes each chunk again
+(Gao et al. 2021, arXiv 2101.06983). Here this is an ordinary differentiable function,
+so stages compose: a second stage that takes the embeddings of a first one accumulates
+their cotangents. The number of chunks in use is data, not shape: one compilation serves
+all steps.
 """
 
 from __future__ import annotations
@@ -20,43 +20,44 @@ from jaxtyping import Array, Float, Int
 from cdejax.typing import AnyArray
 
 Encode = Callable[["Chunks"], Float[Array, "*texts dim"]]
-"""Embeds one chunk: every array of it without its first axis."""
+"""Embeds one chunk, whose arrays lack the first axis."""
 
 
 class Chunks(NamedTuple):
-    """Rows of one width in chunks; a row holds one text, or several if packed."""
+    """Chunks of rows of one width, with one text per row, or several if packed."""
 
     ids: Int[AnyArray, "chunks rows width"]
     """Token ids."""
     lengths: Int[AnyArray, "chunks rows"] | None = None
-    """Real tokens of right-padded rows of one text (1 for rows without a text)."""
+    """Lengths of right-padded rows of one text (1 for rows without a text)."""
     segments: Int[AnyArray, "chunks rows width"] | None = None
-    """Instead, for packed rows: number of the token's text in its row from 1 on; 0 for
-    padding."""
+    """Alternatively, for packed rows, the number of each token's text in its row, from
+    1; 0 for padding."""
     rows: Int[AnyArray, "chunks rows *slots"] | None = None
-    """Number of each text in the global batch, for random keys of its own; packed rows
-    have a slot for each text that they may hold."""
+    """Index of each text in the global batch, for its random keys; packed rows have a
+    slot for each text that they can hold."""
     sides: Int[AnyArray, "chunks rows *slots"] | None = None
     """0 for a query, 1 for a document."""
     count: Int[AnyArray, "*one"] | None = None
-    """Chunks that hold texts, at the front; no other is computed. None: all do."""
+    """Number of chunks with texts, which come first; only these are computed (None:
+    all)."""
 
 
 def encode_cached(
     encode: Encode, groups: Sequence[Chunks], keep: Sequence[int] = ()
 ) -> Float[Array, "texts dim"]:
-    """Encodes texts chunk by chunk; differentiable, at the memory of one chunk.
+    """Encodes texts chunk by chunk; differentiable with the memory of one chunk.
 
     Args:
-      encode: embeds one chunk (`ids [rows, width]` and so on), giving one vector per
-        text, or per row and place in it; what it closes over is differentiated, too.
-      groups: the texts, chunks of one width together.
-      keep: for each group, chunks at its front whose activations are kept for the
-        backward pass instead of being computed again (memory for time); they must hold
-        texts, and are encoded as one. Default: none.
+      encode: embeds one chunk (`ids [rows, width]` and so on) to one vector per text,
+        or per row and slot; values that it closes over are differentiated as well.
+      groups: the texts, in groups of chunks of one width.
+      keep: for each group, the number of first chunks whose activations are saved for
+        the backward pass instead of recomputed (memory for time); these must hold
+        texts, and are encoded at once. Default: none.
 
     Returns:
-      The vectors of all chunks laid end to end; 0 where chunks hold no texts.
+      The vectors of all chunks, concatenated; 0 for chunks without texts.
     """
     kept = [*keep, *[0] * (len(groups) - len(keep))]
     parts = [_encode_group(encode, *pair) for pair in zip(groups, kept, strict=True)]
@@ -69,7 +70,7 @@ def _encode_group(encode: Encode, group: Chunks, keep: int) -> Float[Array, "n d
     chunks = group._replace(count=None)
     parts = []
     if keep:
-        # All at once: a loop would copy what it keeps of each chunk into one array.
+        # All at once: a loop would copy the activations of each chunk into one array.
         join = lambda x: x[:keep].reshape(-1, *x.shape[2:])  # noqa: E731
         parts.append(encode(jax.tree.map(join, chunks)))
     if keep < total:
@@ -87,7 +88,7 @@ def _encode_again(
     chunks: Chunks,
     count: Int[Array, ""],
 ) -> Float[Array, "chunks *texts dim"]:
-    """Embeds the first `count` chunks; its backward pass embeds them again."""
+    """Embeds the first `count` chunks, and again in the backward pass."""
     example = jax.eval_shape(encode, _chunk(chunks, 0), *closed)
     shape = (chunks.ids.shape[0], *example.shape)
     zero = _zero_of((closed, chunks)).astype(example.dtype)

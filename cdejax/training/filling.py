@@ -1,4 +1,4 @@
-"""Texts in their places: the arrays of a device's chunks."""
+"""Fills the arrays of a device's chunks with texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PER_TEXT = ("group", "row", "start", "slot")
 
 
 def row_lengths(store: Ragged, rows: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
-    """Tokens of some of a store's texts."""
+    """Number of tokens of some of a store's texts."""
     return store.offsets[rows + 1] - store.offsets[rows]
 
 
@@ -26,16 +26,16 @@ def fill_chunks(
     rows: Sequence[Int[np.ndarray, "side"]],
     numbers: Sequence[Int[np.ndarray, "side"]],
 ) -> tuple[tuple[Chunks, ...], Int[np.ndarray, "texts"]]:
-    """One device's texts in their places.
+    """Fills chunks with the texts of one device.
 
     Args:
       layout: the shapes.
-      stores: token ids, by side.
-      rows: which texts, by side.
-      numbers: numbers of the texts in the global batch, by side.
+      stores: token ids of all texts, by side.
+      rows: which of them the device has, by side.
+      numbers: their indices in the global batch, by side.
 
     Returns:
-      Chunks, one element per shape; and where the texts' vectors come out, side after
+      Chunks, one element per shape; and the index of each text's vector, side after
       side.
     """
     pairs = list(zip(stores, rows, strict=True))
@@ -64,7 +64,7 @@ def _fill(
     tokens: Int[np.ndarray, "tokens"],
     facts: tuple[Int[np.ndarray, "texts"], Int[np.ndarray, "texts"]],
 ) -> Chunks:
-    """The chunks of one shape; rows without a text are one padding token long."""
+    """Fills the chunks of one shape; rows without a text have length 1."""
     shape, mine = layout.shapes[group], places.group == group
     first = places.row * shape.width + places.start
     within = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)

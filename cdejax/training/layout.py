@@ -1,11 +1,12 @@
-"""Where the texts of a step stand: rows and chunks of few static shapes.
+"""The layout of a step's texts: rows and chunks of few static shapes.
 
-All lengths are known beforehand and order within a step is free, so a batch reaches the
-device in static shapes with little padding. There are two ways. *Packed*: several texts
-share a row, kept apart by segment ids; one width serves all. *Padded*: one text a row,
-rows of few widths; for the second stage of a contextual encoder, whose texts each bring
-a context of their own. Either way a group of rows has a fixed shape and a number of
-chunks in use that varies from step to step: one compilation serves all steps.
+All lengths are known in advance and the order within a step is free, so a batch reaches
+the device in static shapes with little padding. There are two kinds of layout.
+*Packed*: several texts share a row, separated by segment ids; all rows have one width.
+*Padded*: one text per row, with rows of few widths; for the second stage of a
+contextual encoder, where every text is encoded with a context. In both, a group of rows
+has a fixed shape, and only the number of chunks in use varies from step to step: one
+compilation serves all steps.
 """
 
 from __future__ import annotations
@@ -20,61 +21,64 @@ import numpy as np
 from jaxtyping import Int
 
 _GOOD = 0.97
-"""Padding efficiency beyond which wider rows are not worth their attention."""
+"""Padding efficiency beyond which wider rows are not worth their attention cost."""
 _NARROWEST = 128
 _COPY = 0.02
-"""Share of the computed positions that one more width has to save: each is a copy of
-the encoder in the compiled step, which takes a GPU many seconds more to compile."""
+"""Share of the computed positions that another width must save: each adds a copy of the
+encoder to the compiled step, which costs many seconds of compilation on a GPU."""
 
 
 class Shape(NamedTuple):
-    """A group of equal rows on one device."""
+    """A group of rows of equal width on one device."""
 
     width: int
     rows: int
-    """Rows of a chunk."""
+    """Number of rows per chunk."""
     slots: int
-    """Texts of a row at most."""
+    """Maximum number of texts per row."""
     chunks: int
-    """Chunks at most."""
+    """Maximum number of chunks."""
     least: int
-    """Chunks that are in use in every step."""
+    """Number of chunks that every step uses."""
 
     @property
     def vectors(self) -> int:
-        """Vectors that come out of all chunks."""
+        """Number of vectors of all chunks."""
         return self.chunks * self.rows * self.slots
 
 
 class Places(NamedTuple):
-    """Where the texts of one device stand."""
+    """Positions of the texts of one device."""
 
     group: Int[np.ndarray, "texts"]
     row: Int[np.ndarray, "texts"]
-    """Row of the group, counted through all chunks."""
+    """Row in the group, counted over all chunks."""
     start: Int[np.ndarray, "texts"]
     """First position in the row."""
     slot: Int[np.ndarray, "texts"]
-    """Number of the text in its row."""
+    """Index of the text in its row."""
     counts: tuple[int, ...]
-    """Chunks in use, by group."""
+    """Number of chunks in use, by group."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The shapes of one side of a step, and how texts are put into them."""
+    """The shapes of some sides of a step, and how texts are arranged in them."""
 
     shapes: tuple[Shape, ...]
     packed: bool
     front: int = 0
-    """Positions that every row has before its text: a context and soft tokens."""
+    """Number of positions before the text in every row: context and soft tokens."""
 
     def arrange(self, lengths: Int[np.ndarray, "texts"]) -> Places:
-        """Places for the texts of one device, given longest first.
+        """Arranges the texts of one device.
+
+        Args:
+          lengths: lengths of the texts, longest first.
 
         Raises:
-          ValueError: a text is longer than the widest row, or there are more texts than
-        were planned for.
+          ValueError: a text is longer than the widest row, or the texts need more
+            chunks than planned.
         """
         if len(lengths) and lengths[0] > (widest := max(s.width for s in self.shapes)):
             raise ValueError(
@@ -92,7 +96,7 @@ class Layout:
         return places
 
     def vector_indices(self, places: Places) -> Int[np.ndarray, "texts"]:
-        """Index of each text's vector among those of all groups."""
+        """Index of each text's vector among the vectors of all groups."""
         sizes = [shape.vectors for shape in self.shapes]
         first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         slots = np.array([shape.slots for shape in self.shapes])
@@ -100,12 +104,12 @@ class Layout:
         return first[group] + places.row * slots[group] + places.slot
 
     def positions(self, places: Places) -> int:
-        """Token positions that are computed; those before texts do not count."""
+        """Number of computed token positions, not counting those before texts."""
         pairs = zip(self.shapes, places.counts, strict=True)
         return sum(count * shape.rows * shape.width for shape, count in pairs)
 
     def best_positions(self, lengths: Int[np.ndarray, "texts"]) -> int:
-        """The same if no row of a chunk were empty and every text in its own width."""
+        """As `positions`, without empty rows and with every text in its best width."""
         widths = np.array([shape.width for shape in self.shapes])
         if self.packed:
             return int(-(-lengths.sum() // widths[0]) * widths[0])
@@ -115,22 +119,22 @@ class Layout:
 def _sample_steps(
     steps: Sequence[Int[np.ndarray, "devices texts"]],
 ) -> list[Int[np.ndarray, "devices texts"]]:
-    """Some steps, spread over all of them."""
+    """About eight steps, evenly spaced."""
     return [steps[i] for i in range(0, len(steps), len(steps) // 8 or 1)]
 
 
 def plan_packed(
     steps: Sequence[Int[np.ndarray, "devices texts"]], chunk_tokens: int
 ) -> Layout:
-    """Rows of one width for several texts each.
+    """Plans a packed layout: rows of one width for several texts each.
 
     The width is the smallest power of two that holds the longest text and is filled
-    well. Rows of a chunk are as many as `chunk_tokens` holds, or somewhat fewer where
-    that leaves less of the last chunk empty.
+    well. A chunk has as many rows as `chunk_tokens` allows, or slightly fewer if that
+    leaves fewer empty rows in the last chunk.
 
     Args:
       steps: lengths of the texts on each device in each step, longest first.
-      chunk_tokens: token positions of a chunk at most (one row at least).
+      chunk_tokens: maximum number of token positions per chunk (but at least one row).
     """
     sample = [lengths[0].tolist() for lengths in _sample_steps(steps)]
     longest, totals = 1, []
@@ -144,14 +148,14 @@ def plan_packed(
         max(chunk_tokens // width, 1),
     )
     high, low = (-(-n // width) for n in (max(totals), max(min(totals), 1)))
-    # Always enough: see `_fit`.
+    # The bound of `_best_fit`, so always enough.
     most = min(2 * high + -(-texts // slots) + 1, texts)
     shape = Shape(width, rows, slots, -(-most // rows), -(-low // rows))
     return Layout((shape,), packed=True)
 
 
 def _row_width(sample: list[list[int]], longest: int) -> int:
-    """The narrowest power of two that is filled well, or else the best of four."""
+    """The smallest power of two that is filled well, or else the best of four."""
     width = max(_NARROWEST, 1 << (longest - 1).bit_length())
     real = sum(map(sum, sample))
     best, found = 0.0, width
@@ -169,9 +173,9 @@ def _row_width(sample: list[list[int]], longest: int) -> int:
 
 
 def _slots(lengths: list[int], width: int) -> int:
-    """Slots of a row: some more than four times the texts of full rows, on average.
+    """Slots per row: slightly more than four times the mean texts of full rows.
 
-    Rows of short texts alone could use many more, but every slot of every row costs the
+    Rows of only short texts could use many more, but every slot of every row costs the
     memory of a vector.
     """
     full_rows = max(sum(lengths) // width, 1)
@@ -183,7 +187,7 @@ def _rows_needed(lengths: list[int], width: int, slots: int) -> int:
 
 
 def _rows_of_chunk(needed: list[int], most: int) -> int:
-    """Rows of a chunk that leave the fewest empty, between 3/4 of the most and it."""
+    """Rows per chunk, from 3/4 of `most` to `most`, that leave the fewest empty."""
     most = min(most, max(needed))
     candidates = range(most, max(most * 3 // 4, 1) - 1, -1)
     return min(candidates, key=lambda rows: sum(-(-n // rows) * rows for n in needed))
@@ -197,10 +201,11 @@ def _place_packed(lengths: Int[np.ndarray, "texts"], layout: Layout) -> Places:
 
 
 def _best_fit(lengths: list[int], width: int, slots: int) -> Int[np.ndarray, "3 texts"]:
-    """Row, start and slot of texts, longest first, each in the fullest row it fits.
+    """Row, start and slot of each text by best-fit decreasing bin packing.
 
-    At most one row with a free slot is left half empty or emptier, so there are at
-    most 2 tokens / width + texts / slots + 1 rows.
+    Given longest first, each text goes to the fullest row with room. At most one row
+    with a free slot is at most half full, so there are at most
+    2 tokens / width + texts / slots + 1 rows.
     """
     rows_with: list[list[int]] = [[] for _ in range(width + 1)]
     spaces = 0  # bit n is set where a row has room for n tokens
@@ -231,14 +236,15 @@ def plan_padded(
     front: int = 0,
     max_widths: int = 8,
 ) -> Layout:
-    """Rows of few widths for one text each.
+    """Plans a padded layout: rows of few widths for one text each.
 
     Args:
       steps: lengths of the texts on each device in each step, longest first.
-      chunk_tokens: token positions of a chunk at most, `front` included (one row at
-        least).
-      front: positions that every row has before its text.
-      max_widths: widths at most; fewer, where one more would save little (`_COPY`).
+      chunk_tokens: maximum number of token positions per chunk, `front` included (but
+        at least one row).
+      front: number of positions before the text in every row.
+      max_widths: maximum number of widths; fewer if another would save little (see
+        `_COPY`).
     """
     histogram = np.zeros(1, np.int64)
     for lengths in steps:
@@ -273,7 +279,7 @@ def plan_padded(
 def _without_counts(
     widths: tuple[int, ...], chunk_tokens: int, front: int, texts: int
 ) -> Layout:
-    """Rows of given widths; how many chunks there are is not known yet."""
+    """A padded layout with the given widths, whose chunks are not counted yet."""
     rows = [min(max(chunk_tokens // (front + w), 1), texts) for w in widths]
     pairs = zip(widths, rows, strict=True)
     shapes = tuple(Shape(width, n, 1, 0, 0) for width, n in pairs)
@@ -283,7 +289,7 @@ def _without_counts(
 def _computed_positions(
     sample: Int[np.ndarray, "devices texts"], layout: Layout
 ) -> int:
-    """Positions that are computed for a sample of steps, those before texts, too."""
+    """Number of positions computed for some steps, including those before texts."""
     each = [shape.rows * (layout.front + shape.width) for shape in layout.shapes]
     return int(
         (_chunks_in_use(_by_width(sample, layout), layout) @ np.array(each)).sum()
@@ -291,11 +297,13 @@ def _computed_positions(
 
 
 def best_widths(histogram: Int[np.ndarray, "longest"], most: int) -> tuple[int, ...]:
-    """The widths, multiples of 8 and at most so many, that pad the least; ascending.
+    """The widths, multiples of 8 in ascending order, with the least padding.
+
+    Found exactly, by dynamic programming.
 
     Args:
       histogram: number of texts of each length.
-      most: widths at most.
+      most: maximum number of widths.
     """
     steps = -(-(len(histogram) - 1) // 8) or 1
     padded = np.zeros(steps * 8 + 1, np.int64)
@@ -330,13 +338,13 @@ def _by_width(
 ) -> Int[np.ndarray, "devices widths"]:
     """Number of texts in rows of each width.
 
-    Texts that would leave much of a chunk empty go to rows of the next width, if the
-    wider rows cost less than the empty ones.
+    The texts of a chunk that would be mostly empty go to the next width, if their wider
+    rows cost less than the empty rows.
     """
     shapes, front = layout.shapes, layout.front
     limits = np.array([0, *(shape.width for shape in shapes)])
     below = np.stack([(lengths <= limit).sum(1) for limit in limits], axis=1)
-    below[:, 0] = 0  # an empty text stands in the narrowest row
+    below[:, 0] = 0  # empty texts count for the narrowest width
     counts = np.diff(below, axis=1)
     for i, (shape, wider) in enumerate(itertools.pairwise(shapes)):
         rest = counts[:, i] % shape.rows
@@ -350,7 +358,7 @@ def _by_width(
 def _chunks_in_use(
     counts: Int[np.ndarray, "devices widths"], layout: Layout
 ) -> Int[np.ndarray, "devices widths"]:
-    """Chunks in use."""
+    """Number of chunks in use, rounded up."""
     return -(-counts // np.array([shape.rows for shape in layout.shapes]))
 
 

@@ -1,4 +1,4 @@
-"""How much a device encodes at once, and which activations it keeps."""
+"""How much a device encodes at once, and which activations it saves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cdejax.training.sharding import FSDP, split_dim
 from cdejax.training.step import RECOMPUTE, Kept
 
 _UNKNOWN = 4096
-"""Token positions of a chunk where a device's memory is not known (a CPU's)."""
+"""Token positions per chunk if a device's memory is unknown (as on CPUs)."""
 _CORE_GIB = {
     "TPU v2": 8.0,
     "TPU v3": 16.0,
@@ -32,24 +32,24 @@ _CORE_GIB = {
     "TPU v6e": 32.0,
     "TPU7x": 96.0,
 }
-"""Memory of a TPU core by kind, for devices that do not tell theirs: by the
-documentation of Cloud TPU that of a chip, over its cores."""
+"""Memory per TPU core by kind, for devices that do not report it: that of a chip in
+the documentation of Cloud TPU, divided by its cores."""
 _ENOUGH = 32_768
-"""Positions beyond which larger chunks make no accelerator faster."""
+"""Positions per chunk beyond which accelerators do not get faster."""
 _USABLE = 0.92
-"""Share of a device's memory that is planned with: the rest is for temporaries."""
+"""Share of a device's memory to plan with; the rest is for temporaries."""
 _COPIES = 4.0
-"""Whole parameters a step holds: themselves, in the activations' dtype, and their
-gradients, summed up and of one chunk."""
+"""Copies of gathered parameters in a step: the parameters, in the activations' dtype as
+well, and their gradients, accumulated and of one chunk."""
 _STATE = 3.0
-"""The same of what is split over all devices: parameters and two moments."""
+"""Copies that are sharded over all devices: parameters and two moments."""
 
 
 def chunk_tokens(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> int:
-    """Token positions that a device encodes at once: as many as pay, if they fit.
+    """Token positions to encode at once on a device: as many as are useful and fit.
 
-    Two chunks have to fit beside the parameters: one whose activations are computed,
-    and one to be kept.
+    Two chunks must fit in addition to the parameters: one being computed, and one whose
+    activations are saved.
     """
     free = _free_bytes(model, mesh)
     if free is None:
@@ -64,25 +64,25 @@ def kept_chunks(
     mesh: Mesh,
     on_cpu: float = 0.0,
 ) -> Kept:
-    """Chunks whose activations fit beside everything else.
+    """Number of chunks whose activations fit into the remaining memory.
 
-    Of one group of rows only, that with the most positions: each group with kept chunks
-    is one more copy of the encoder in the compiled step.
+    Only chunks of the group with the most positions are saved: every group with saved
+    chunks adds a copy of the encoder to the compiled step.
 
     Args:
-      model: what is trained.
+      model: the model to train.
       maker: its batches.
       mesh: the devices.
-      on_cpu: GiB for activations of all devices of this process together, where they
-        do not tell their memory. What happens to be free on a host is not asked: a run
-        that is resumed would sum in another order.
+      on_cpu: GiB for the saved activations of all devices of this process, if devices
+        do not report their memory. It does not depend on the host's free memory: a
+        resumed run would sum in another order.
     """
     free = _free_bytes(model, mesh)
     if free is None:
         free = on_cpu * 2**30 / (mesh.size // jax.process_count())
     if free <= 0:
         return RECOMPUTE
-    # Vectors of all slots, and their gradients.
+    # Vectors of all slots and their gradients.
     vectors = sum(shape.vectors for layout in maker.layouts for shape in layout.shapes)
     free -= 2 * 4 * vectors * model.dim
     layout, each = maker.layouts[0], activation_bytes(model, mesh)
@@ -96,11 +96,11 @@ def kept_chunks(
 
 
 def activation_bytes(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> float:
-    """Bytes that the backward pass of one token position needs of the forward pass.
+    """Bytes of activations that the backward pass needs per token position.
 
     Args:
       model: the model.
-      mesh: of the devices that compute it, whose kernels keep more or less.
+      mesh: mesh of the devices that compute it, whose kernels save more or less.
     """
     graphdef, params = nnx.split(model)
     contextual = isinstance(model, ContextualEncoder)
@@ -136,7 +136,7 @@ def _context_positions(model: BiEncoder | ContextualEncoder) -> int:
 
 
 def device_bytes(mesh: Mesh) -> int | None:
-    """Memory of a device of a mesh: what it says, else what its kind has, if known."""
+    """Memory of a device of a mesh, as it reports or by its kind; None if unknown."""
     here = [d for d in mesh.devices.flat if d in d.client.local_devices()]
     stats = here[0].memory_stats() if here else None
     if stats and "bytes_limit" in stats:
@@ -147,8 +147,8 @@ def device_bytes(mesh: Mesh) -> int | None:
 
 
 def _free_bytes(model: BiEncoder | ContextualEncoder, mesh: Mesh) -> float | None:
-    """What a device has for activations; None if its memory is not known."""
-    # Process 0's word goes for all: other chunks would be another program.
+    """Memory of a device for activations; None if its memory is unknown."""
+    # Process 0 decides for all: other chunks would make another program.
     limit = from_main("device memory", lambda: device_bytes(mesh))
     if limit is None:
         return None
