@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ import numpy as np
 
 from tests.tiny import write_recipe
 
-VOLATILE = {"created", "pairs_per_second", "tokens_per_second", "loader_wait_share"}
+VOLATILE = frozenset(
+    "created time pairs_per_second tokens_per_second loader_wait_share".split()
+)
 """Keys of JSON files that tell of the clock."""
 _OF_BYTES = {"fingerprint", "spec"}
 """Keys of an evaluation's manifest that tell of the bytes of a checkpoint's files."""
@@ -163,10 +165,10 @@ def digests(folder: Path) -> dict[str, str]:
     checkpoint's files, which differ where its arrays do not.
     """
     found = {}
-    for path in _results(folder):
+    for path in results_below(folder, UNCOMPARED):
         name = _name(path, folder)
         if path.is_dir():
-            found[name] = _arrays(path)
+            found[name] = arrays_digest(path)
         elif path.suffix == ".json":
             found[name] = _of(_timeless_text(path))
         else:
@@ -180,14 +182,15 @@ def differing(ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
     return sorted(name for name in names if ours.get(name) != theirs.get(name))
 
 
-def _results(folder: Path) -> Iterator[Path]:
+def results_below(folder: Path, left_out: Collection[str]) -> Iterator[Path]:
+    """Files below a folder, and checkpoints as a whole, but for some names."""
     for path in sorted(folder.iterdir()):
-        if path.name in UNCOMPARED or path.name.endswith((".partial", ".damaged")):
+        if path.name in left_out or path.name.endswith((".partial", ".damaged")):
             continue
         if path.is_dir() and path.parent.name in ("checkpoints", "best"):
             yield path
         elif path.is_dir():
-            yield from _results(path)
+            yield from results_below(path, left_out)
         else:
             yield path
 
@@ -202,7 +205,8 @@ def _name(path: Path, folder: Path) -> str:
     return name
 
 
-def _arrays(checkpoint: Path) -> str:
+def arrays_digest(checkpoint: Path) -> str:
+    """Digest of a checkpoint's arrays."""
     import orbax.checkpoint as ocp
 
     try:
@@ -219,7 +223,7 @@ def _timeless_text(file: Path) -> str:
     """A JSON file without what tells of the clock; as it is where a bit was flipped."""
     content = file.read_bytes()
     try:
-        value = _timeless(json.loads(content))
+        value = timeless(json.loads(content))
     except ValueError:
         return content.hex()
     if file.name == "manifest.json" and file.parent.name.startswith("evaluation-"):
@@ -227,10 +231,11 @@ def _timeless_text(file: Path) -> str:
     return json.dumps(value)
 
 
-def _timeless(value: Any) -> Any:
+def timeless(value: Any) -> Any:
+    """A JSON value without the keys that tell of the clock."""
     if isinstance(value, dict):
-        return {k: _timeless(v) for k, v in value.items() if k not in VOLATILE}
-    return [_timeless(v) for v in value] if isinstance(value, list) else value
+        return {k: timeless(v) for k, v in value.items() if k not in VOLATILE}
+    return [timeless(v) for v in value] if isinstance(value, list) else value
 
 
 def _of(text: str) -> str:
