@@ -58,6 +58,34 @@ class BatchSettings:
     packed: bool
     """Whether texts that are not encoded with a context share rows."""
 
+    def check(self, batch_size: int) -> None:
+        """Refuses a number of pairs per step that does not fit.
+
+        Raises:
+          ValueError: it is not a multiple of the number of devices, or smaller than the
+            context.
+        """
+        if batch_size % self.devices:
+            raise ValueError(
+                f"plan.batch_size is {batch_size}, which {self.devices} devices cannot "
+                "share equally; choose a multiple of it"
+            )
+        check_context_size(self.context_size, batch_size)
+
+
+def check_context_size(context: int, batch: int) -> None:
+    """Refuses a context that a step's own documents cannot fill.
+
+    Raises:
+      ValueError: the model would be trained with another size than it is used with.
+    """
+    if context > batch:
+        raise ValueError(
+            f"model.context_size is {context}, but a step draws its context from the "
+            f"documents of its own batch, which plan.batch_size makes {batch}; lower "
+            f"model.context_size to {batch} or raise plan.batch_size to {context}"
+        )
+
 
 def fill_fraction(batch: Batch) -> float:
     """Fraction of the computed token positions that hold real tokens."""

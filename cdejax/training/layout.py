@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -69,6 +69,17 @@ class Layout:
     packed: bool
     front: int = 0
     """Number of positions before the text in every row: context and soft tokens."""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values that `from_json` makes an equal layout from."""
+        shapes = [shape._asdict() for shape in self.shapes]
+        return {"packed": self.packed, "front": self.front, "shapes": shapes}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Layout:
+        """The layout that `to_json` describes."""
+        shapes = tuple(Shape(**shape) for shape in value["shapes"])
+        return Layout(shapes, value["packed"], value["front"])
 
     def arrange(self, lengths: Int[np.ndarray, "texts"]) -> Places:
         """Arranges the texts of one device.

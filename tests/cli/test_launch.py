@@ -23,6 +23,7 @@ from cdejax.cli.launch import GRACE_SECONDS, launch
 from cdejax.cli.options import LaunchOptions
 from cdejax.config.load import load_config
 from cdejax.recipe import stages, variant
+from cdejax.storage.artifacts import read_manifest
 from cdejax.storage.digests import files_of, read_digests
 from cdejax.storage.lock import lock_folder
 from cdejax.training import loop
@@ -233,6 +234,16 @@ def test_only_process_0_writes_and_speaks(trained):
     assert out.splitlines().count(str(folder)) == 1
     assert "cdejax.training.loop" in err
     assert not said_by_others(err)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_processes_read_the_shapes_that_process_0_found(trained, kind):
+    folder, *_, err = trained(kind)
+    (shapes,) = folder.parent.glob("artifacts/shapes-*")
+    settings = read_manifest(shapes)["spec"]["settings"]
+    assert settings["devices"] == 4
+    assert "[0] plan shapes" in err
+    assert "[1] plan shapes" not in err
 
 
 def test_each_process_digests_the_files_that_it_wrote(trained, tmp_path):

@@ -172,7 +172,7 @@ def test_a_stage_that_failed_is_looked_up_again(world, looked_up):
 
 def test_what_processes_do_together_all_of_them_do_again(world, looked_up, monkeypatch):
     made = Stages(recipe(world))
-    monkeypatch.setattr(stages, "in_step", lambda: True)
+    monkeypatch.setattr(stages, "in_lockstep", lambda: True)
     assert made.pairs() == made.pairs()
     assert looked_up == {"pairs": 2}
 

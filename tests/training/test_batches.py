@@ -11,6 +11,7 @@ from cdejax.data.known import KnownPositives
 from cdejax.data.loader import batches
 from cdejax.data.ragged import Ragged, RaggedWriter
 from cdejax.training.batch import fill_fraction
+from cdejax.training.relation_ids import known_ids
 from tests.training.toy import make_batches, world
 
 
@@ -217,10 +218,10 @@ def test_a_context_larger_than_a_batch_is_refused():
 def test_known_positives_of_every_step_have_room_and_no_more(negatives):
     maker = make_batches(world(negatives=negatives), negatives=negatives)
     found = [
-        maker.relation.known_ids(maker.sampler.rows(step)).shape[1]
+        known_ids(maker.pairs, maker.sampler.rows(step)).shape[1]
         for step in range(maker.plan.total_steps)
     ]
-    assert maker.relation.known_width == max(found) > 0
+    assert maker.step(0).query_rows.known.shape[1] == max(found) > 0
 
 
 def test_queries_with_several_documents_are_known():
