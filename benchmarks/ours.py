@@ -187,7 +187,7 @@ def _kept(settings: Settings, model: Model, maker: BatchMaker, mesh: Mesh) -> Ke
 def _positions(layout: Layout, group: int) -> int:
     """Token positions that a group of rows has in every step."""
     shape = layout.shapes[group]
-    return shape.least * shape.rows * (layout.front + shape.width)
+    return shape.least * layout.chunk_positions(shape)
 
 
 def _load(make: Callable[[int], Batch], steps: range) -> Iterator[tuple[int, Batch]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 from jaxtyping import Int
 
 from cdejax.training.cache import Chunks
@@ -89,13 +88,6 @@ def check_context_size(context: int, batch: int) -> None:
 
 def fill_fraction(batch: Batch) -> float:
     """Fraction of the computed token positions that hold real tokens."""
-    real = computed = 0
-    for group in (*batch.texts, *batch.context):
-        assert group.count is not None
-        computed += int(np.sum(group.count)) * group.ids[0].size
-        if group.segments is not None:
-            real += int(np.count_nonzero(group.segments))
-        elif group.lengths is not None:
-            texts = np.any(group.ids, axis=-1)  # the other rows are padding
-            real += int(np.sum(group.lengths, where=texts))
-    return real / max(computed, 1)
+    groups = (*batch.texts, *batch.context)
+    real = sum(group.rows.real_tokens() for group in groups)
+    return real / max(sum(group.positions() for group in groups), 1)

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from cdejax.runtime.processes import main_first
 from cdejax.storage import artifacts
 from cdejax.training.batch import BatchSettings
-from cdejax.training.layout import Layout, plan_packed, plan_padded
+from cdejax.training.layout import Layout, Shape
+from cdejax.training.packed_layout import PackedLayout, plan_packed
+from cdejax.training.padded_layout import PaddedLayout, plan_padded
 from cdejax.training.relation_ids import widest_known
 from cdejax.training.step_rows import StepSampler
 from cdejax.training.text_sharding import CONTEXT, TEXTS, StepLengths, TextSharding
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 _FILE = "shapes.json"
 _DECISIVE = ("pairs", "tokens", "plan")
 """Artefacts that decide the shapes; the settings do, too."""
+_KINDS = {kind.kind: kind for kind in (PackedLayout, PaddedLayout)}
+"""Layouts by what a file calls them."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +48,24 @@ class BatchShapes:
         """Reads a shapes artefact; ValueError if it is missing or damaged."""
         artifacts.read_manifest(folder)
         value = artifacts.read_json(Path(folder) / _FILE)
-        layouts = tuple(map(Layout.from_json, value["layouts"]))
-        return cls(layouts, value["known_width"])
+        return cls(tuple(map(_layout, value["layouts"])), value["known_width"])
 
     def save(self, folder: str | Path) -> None:
         """Writes what `open` reads."""
-        layouts = [layout.to_json() for layout in self.layouts]
+        layouts = [_layout_values(layout) for layout in self.layouts]
         value = {"layouts": layouts, "known_width": self.known_width}
         artifacts.write_json(Path(folder) / _FILE, value)
+
+
+def _layout_values(layout: Layout) -> dict[str, Any]:
+    """JSON values that `_layout` makes an equal layout from."""
+    shapes = [shape._asdict() for shape in layout.shapes]
+    return {"kind": layout.kind, **artifacts.jsonable(layout), "shapes": shapes}
+
+
+def _layout(values: dict[str, Any]) -> Layout:
+    shapes = tuple(Shape(**shape) for shape in values.pop("shapes"))
+    return _KINDS[values.pop("kind")](shapes, **values)
 
 
 def find_shapes(
