@@ -26,6 +26,7 @@ from cdejax.training.layout import Layout
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.objectives import InfoNCE
 from cdejax.training.optimizer import make_optimizer
+from cdejax.training.shapes import find_shapes
 from cdejax.training.sharding import make_mesh
 from cdejax.training.start import first_state
 from cdejax.training.step import Kept, LossSettings, State, put_batch, train_step
@@ -169,7 +170,8 @@ def make_batches(
         max_widths=settings.max_widths,
         packed=settings.packed,
     )
-    return BatchMaker(world.pairs, world.tokens, world.plan, how)
+    shapes = find_shapes(*world, how)
+    return BatchMaker(*world, how, shapes)
 
 
 def _kept(settings: Settings, model: Model, maker: BatchMaker, mesh: Mesh) -> Kept:
@@ -185,7 +187,7 @@ def _kept(settings: Settings, model: Model, maker: BatchMaker, mesh: Mesh) -> Ke
 def _positions(layout: Layout, group: int) -> int:
     """Token positions that a group of rows has in every step."""
     shape = layout.shapes[group]
-    return shape.least * shape.rows * (layout.front + shape.width)
+    return shape.least * layout.chunk_positions(shape)
 
 
 def _load(make: Callable[[int], Batch], steps: range) -> Iterator[tuple[int, Batch]]:

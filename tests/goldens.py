@@ -224,6 +224,29 @@ def _plan(kind: str) -> Callable[[Path], dict[str, Any]]:
     return values
 
 
+def _shapes(kind: str) -> Callable[[Path], dict[str, Any]]:
+    def values(folder: Path) -> dict[str, Any]:
+        from cdejax.training.batch import BatchSettings
+        from cdejax.training.shapes import shapes_stage
+
+        settings = BatchSettings(
+            seed=3,
+            devices=2,
+            chunk_tokens=64,
+            context_size=4 if kind == "contextual" else 0,
+            soft_tokens=8,
+            negatives_per_query=1,
+            max_widths=2,
+            packed=True,
+        )
+        place = Stages(recipe(folder))
+        made = shapes_stage(place.inputs(), settings, place.folder)
+        counts = read_manifest(made)["counts"]
+        return {"counts": counts, **json.loads((made / "shapes.json").read_text())}
+
+    return values
+
+
 def _hardness(folder: Path) -> dict[str, Any]:
     place = Stages(recipe(folder)).hardness()
     return json.loads((place / "hardness.json").read_text())
@@ -262,6 +285,7 @@ CASES: dict[str, Callable[[Path], dict[str, Any]]] = {
     **{f"vectors-{m}": _vectors(m) for m in ("tfidf", "encoder", "file")},
     **{f"clusters-{b}": _clusters(b) for b in ("faiss", "jax")},
     **{f"plan-{kind}": _plan(kind) for kind in ("clustered", "shuffled", "by_domain")},
+    **{f"shapes-{kind}": _shapes(kind) for kind in ("biencoder", "contextual")},
     "hardness": _hardness,
     **{f"training-{kind}": _training(kind) for kind in ("biencoder", "contextual")},
     "evaluation": _evaluation,

@@ -16,7 +16,7 @@ from cdejax.folders.paths import resolve_folder
 from cdejax.models import from_pretrained
 from cdejax.models.pretrained.settings import read_settings, transformer_folder
 from cdejax.retrieval.measures import measure_of
-from cdejax.training.batch_maker import check_context_size
+from cdejax.training.batch import check_context_size
 from cdejax.training.objectives.registry import OBJECTIVES
 from cdejax.training.optimizer import learning_rate
 from cdejax.training.start import init_folder, is_export

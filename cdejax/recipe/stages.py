@@ -163,4 +163,5 @@ class Stages:
             Plan.open(folders["plan"], pairs.fingerprint),
             Vectors.open(folders["vectors"]) if self.needs_vectors() else None,
             {k: artifacts.artifact_fingerprint(v) for k, v in folders.items()},
+            self.folder,
         )

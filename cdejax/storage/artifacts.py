@@ -45,6 +45,7 @@ VERSIONS = {
     "vectors": 2,
     "clusters": 1,
     "plan": 1,
+    "shapes": 1,
     "hardness": 1,
     "training": 1,
     "evaluation": 2,

@@ -8,6 +8,7 @@
 - `batch_maker.BatchMaker`: makes the batch of any step from the artefacts.
 - `batch.Batch`: the arrays of a step.
 - `batch.BatchSettings`: what decides the content and shapes of a step.
+- `shapes.find_shapes`: the static shapes that serve every step of a plan.
 - `cache.encode_cached`: encodes texts chunk by chunk with exact gradients (GradCache).
 - `objectives.Objective`: base class of what is minimised.
 - `objectives.info_nce`: InfoNCE on plain arrays.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 from jaxtyping import Int
 
 from cdejax.training.cache import Chunks
@@ -58,16 +57,37 @@ class BatchSettings:
     packed: bool
     """Whether texts that are not encoded with a context share rows."""
 
+    def check(self, batch_size: int) -> None:
+        """Refuses a number of pairs per step that does not fit.
+
+        Raises:
+          ValueError: it is not a multiple of the number of devices, or smaller than the
+            context.
+        """
+        if batch_size % self.devices:
+            raise ValueError(
+                f"plan.batch_size is {batch_size}, which {self.devices} devices cannot "
+                "share equally; choose a multiple of it"
+            )
+        check_context_size(self.context_size, batch_size)
+
+
+def check_context_size(context: int, batch: int) -> None:
+    """Refuses a context that a step's own documents cannot fill.
+
+    Raises:
+      ValueError: the model would be trained with another size than it is used with.
+    """
+    if context > batch:
+        raise ValueError(
+            f"model.context_size is {context}, but a step draws its context from the "
+            f"documents of its own batch, which plan.batch_size makes {batch}; lower "
+            f"model.context_size to {batch} or raise plan.batch_size to {context}"
+        )
+
 
 def fill_fraction(batch: Batch) -> float:
     """Fraction of the computed token positions that hold real tokens."""
-    real = computed = 0
-    for group in (*batch.texts, *batch.context):
-        assert group.count is not None
-        computed += int(np.sum(group.count)) * group.ids[0].size
-        if group.segments is not None:
-            real += int(np.count_nonzero(group.segments))
-        elif group.lengths is not None:
-            texts = np.any(group.ids, axis=-1)  # the other rows are padding
-            real += int(np.sum(group.lengths, where=texts))
-    return real / max(computed, 1)
+    groups = (*batch.texts, *batch.context)
+    real = sum(group.rows.real_tokens() for group in groups)
+    return real / max(sum(group.positions() for group in groups), 1)

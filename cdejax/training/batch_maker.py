@@ -17,22 +17,17 @@ from cdejax.data.ragged import Ragged
 from cdejax.training.batch import Batch, BatchSettings
 from cdejax.training.cache import Chunks
 from cdejax.training.filling import concatenate_devices, fill_chunks
-from cdejax.training.layout import Layout, plan_packed, plan_padded
+from cdejax.training.layout import Layout
 from cdejax.training.relation_ids import RelationIds
 from cdejax.training.step_rows import StepSampler
-from cdejax.training.text_sharding import (
-    CONTEXT,
-    TEXTS,
-    Shards,
-    StepLengths,
-    TextSharding,
-)
+from cdejax.training.text_sharding import CONTEXT, TEXTS, Shards, TextSharding
 
 if TYPE_CHECKING:
     from cdejax.clustering.plan import Plan
     from cdejax.clustering.vectors import Vectors
     from cdejax.data.pairs import Pairs
     from cdejax.data.tokens import Tokens
+    from cdejax.training.shapes import BatchShapes
 
 Side = tuple[Ragged, Int[np.ndarray, "texts"], Shards]
 """Token ids of all texts; which of them a step has; and how these are sharded."""
@@ -46,6 +41,7 @@ class BatchMaker:
       tokens: token ids of their texts.
       plan: which pairs form which step.
       settings: what else decides content and shapes.
+      shapes: the static shapes of all its steps (see `shapes.find_shapes`).
       vectors: surrogate vectors for the false-negative mask (None: no mask).
 
     Raises:
@@ -59,17 +55,17 @@ class BatchMaker:
         tokens: Tokens,
         plan: Plan,
         settings: BatchSettings,
+        shapes: BatchShapes,
         vectors: Vectors | None = None,
     ):
-        _check_divisible(plan.batch_size, settings.devices)
-        check_context_size(settings.context_size, plan.batch_size)
+        settings.check(plan.batch_size)
         self.pairs, self.tokens, self.plan = pairs, tokens, plan
         self.settings, self.vectors = settings, vectors
         self.context_size = settings.context_size
         self.sampler = StepSampler(pairs.train, plan, settings)
         self.sharding = TextSharding(tokens, self.sampler)
-        self.relation = RelationIds(pairs, vectors, self.sampler)
-        self.layouts = plan_layouts(self.sharding, settings)
+        self.relation = RelationIds(pairs, vectors, shapes.known_width)
+        self.layouts = shapes.layouts
         """Shapes of texts and, for a contextual encoder, of the context."""
 
     def step(self, step: int, local: Sequence[int] | None = None) -> Batch:
@@ -154,46 +150,3 @@ class BatchMaker:
         for layout, sides in zip(self.layouts, (TEXTS, CONTEXT), strict=False):
             for lengths in self.sharding.device_lengths(step, sides):
                 yield layout, lengths
-
-
-def check_context_size(context: int, batch: int) -> None:
-    """Refuses a context that a step's own documents cannot fill.
-
-    Raises:
-      ValueError: the model would be trained with another size than it is used with.
-    """
-    if context > batch:
-        raise ValueError(
-            f"model.context_size is {context}, but a step draws its context from the "
-            f"documents of its own batch, which plan.batch_size makes {batch}; lower "
-            f"model.context_size to {batch} or raise plan.batch_size to {context}"
-        )
-
-
-def _check_divisible(batch_size: int, devices: int) -> None:
-    if batch_size % devices:
-        raise ValueError(
-            f"plan.batch_size is {batch_size}, which {devices} devices cannot share "
-            "equally; choose a multiple of it"
-        )
-
-
-def plan_layouts(sharding: TextSharding, settings: BatchSettings) -> tuple[Layout, ...]:
-    """Plans the shapes of texts and, for a contextual encoder, of the context.
-
-    Texts that are encoded with a context have a row each, all others may be packed.
-    """
-    tokens, widths = settings.chunk_tokens, settings.max_widths
-
-    def without_context(sides: slice) -> Layout:
-        lengths = StepLengths(sharding, sides)
-        if settings.packed:
-            return plan_packed(lengths, tokens)
-        return plan_padded(lengths, tokens, max_widths=widths)
-
-    if not settings.context_size:
-        return (without_context(TEXTS),)
-    texts = StepLengths(sharding, TEXTS)
-    front = settings.context_size + settings.soft_tokens
-    padded = plan_padded(texts, tokens, front=front, max_widths=widths)
-    return padded, without_context(CONTEXT)

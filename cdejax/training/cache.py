@@ -15,32 +15,27 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
+from cdejax.training.rows import Rows
 from cdejax.typing import AnyArray
 
-Encode = Callable[["Chunks"], Float[Array, "*texts dim"]]
-"""Embeds one chunk, whose arrays lack the first axis."""
+Encode = Callable[[Any], Float[Array, "*texts dim"]]
+"""Embeds one chunk: rows whose arrays lack the axis of chunks."""
 
 
 class Chunks(NamedTuple):
-    """Chunks of rows of one width, with one text per row, or several if packed."""
+    """Chunks of rows of one width."""
 
-    ids: Int[AnyArray, "chunks rows width"]
-    """Token ids."""
-    lengths: Int[AnyArray, "chunks rows"] | None = None
-    """Lengths of right-padded rows of one text (1 for rows without a text)."""
-    segments: Int[AnyArray, "chunks rows width"] | None = None
-    """Alternatively, for packed rows, the number of each token's text in its row, from
-    1; 0 for padding."""
-    rows: Int[AnyArray, "chunks rows *slots"] | None = None
-    """Index of each text in the global batch, for its random keys; packed rows have a
-    slot for each text that they can hold."""
-    sides: Int[AnyArray, "chunks rows *slots"] | None = None
-    """0 for a query, 1 for a document."""
-    count: Int[AnyArray, "*one"] | None = None
-    """Number of chunks with texts, which come first; only these are computed (None:
-    all)."""
+    rows: Rows
+    """The rows of all chunks: the first axis of every array is that of chunks."""
+    count: Int[AnyArray, "devices"]
+    """Number of chunks with texts, which come first; only these are computed."""
+
+    def positions(self) -> int:
+        """Number of computed token positions, not counting those before texts."""
+        return int(np.sum(self.count)) * self.rows.ids[0].size
 
 
 def encode_cached(
@@ -49,8 +44,9 @@ def encode_cached(
     """Encodes texts chunk by chunk; differentiable with the memory of one chunk.
 
     Args:
-      encode: embeds one chunk (`ids [rows, width]` and so on) to one vector per text,
-        or per row and slot; values that it closes over are differentiated as well.
+      encode: embeds one chunk (rows of `ids [rows, width]` and so on) to one vector
+        per row, or per row and slot; values that it closes over are differentiated as
+        well.
       groups: the texts, in groups of chunks of one width.
       keep: for each group, the number of first chunks whose activations are saved for
         the backward pass instead of recomputed (memory for time); these must hold
@@ -65,16 +61,15 @@ def encode_cached(
 
 
 def _encode_group(encode: Encode, group: Chunks, keep: int) -> Float[Array, "n dim"]:
-    total = group.ids.shape[0]
-    count = jnp.int32(total) if group.count is None else jnp.max(group.count)
-    chunks = group._replace(count=None)
+    total, rows = group.rows.ids.shape[0], group.rows
+    count = jnp.max(group.count)
     parts = []
     if keep:
         # All at once: a loop would copy the activations of each chunk into one array.
         join = lambda x: x[:keep].reshape(-1, *x.shape[2:])  # noqa: E731
-        parts.append(encode(jax.tree.map(join, chunks)))
+        parts.append(encode(jax.tree.map(join, rows)))
     if keep < total:
-        rest = jax.tree.map(lambda x: x[keep:], chunks)
+        rest = jax.tree.map(lambda x: x[keep:], rows)
         explicit, closed = jax.closure_convert(encode, _chunk(rest, 0))
         parts.append(_encode_again(explicit, closed, rest, count - keep))
     vectors = [part.reshape(-1, part.shape[-1]) for part in parts]
@@ -85,7 +80,7 @@ def _encode_group(encode: Encode, group: Chunks, keep: int) -> Float[Array, "n d
 def _encode_again(
     encode: Callable[..., Float[Array, "*texts dim"]],
     closed: Sequence[Array],
-    chunks: Chunks,
+    chunks: Rows,
     count: Int[Array, ""],
 ) -> Float[Array, "chunks *texts dim"]:
     """Embeds the first `count` chunks, and again in the backward pass."""
@@ -102,7 +97,7 @@ def _encode_again(
 def _forward(
     encode: Callable[..., Float[Array, "*texts dim"]],
     closed: Sequence[Array],
-    chunks: Chunks,
+    chunks: Rows,
     count: Int[Array, ""],
 ) -> tuple[Array, Any]:
     return _encode_again(encode, closed, chunks, count), (closed, chunks, count)
@@ -110,7 +105,7 @@ def _forward(
 
 def _backward(
     encode: Callable[..., Float[Array, "*texts dim"]],
-    saved: tuple[Sequence[Array], Chunks, Int[Array, ""]],
+    saved: tuple[Sequence[Array], Rows, Int[Array, ""]],
     cotangent: Float[Array, "chunks *texts dim"],
 ) -> tuple[Any, None, None]:
     closed, chunks, count = saved
@@ -126,7 +121,7 @@ def _backward(
 _encode_again.defvjp(_forward, _backward)
 
 
-def _chunk(chunks: Chunks, index: int | Array) -> Chunks:
+def _chunk(chunks: Rows, index: int | Array) -> Chunks:
     pick = functools.partial(jax.lax.dynamic_index_in_dim, keepdims=False)
     return jax.tree.map(lambda x: pick(jnp.asarray(x), index), chunks)
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from cdejax.data.ragged import Ragged
 from cdejax.training.cache import Chunks
-from cdejax.training.layout import Layout, Places
+from cdejax.training.layout import Layout, Places, Shape
+from cdejax.training.rows import PlacedTexts
 
 _PER_TEXT = ("group", "row", "start", "slot")
 
@@ -49,43 +50,39 @@ def fill_chunks(
     )
     number = np.concatenate(numbers)
     side = np.repeat(np.arange(len(rows)), [len(chosen) for chosen in rows])
-    chunks = tuple(
-        _fill(layout, group, places, lengths, tokens, (number, side))
-        for group in range(len(layout.shapes))
-    )
-    return chunks, layout.vector_indices(places).astype(np.int32)
+    chunks = []
+    for group, (shape, count) in enumerate(
+        zip(layout.shapes, places.counts, strict=True)
+    ):
+        mine = places.group == group
+        texts = _place_texts(shape, mine, places, lengths, tokens, number, side)
+        filled = layout.rows.fill(shape, texts)
+        chunks.append(Chunks(filled, np.array([count], np.int32)))
+    return tuple(chunks), layout.vector_indices(places).astype(np.int32)
 
 
-def _fill(
-    layout: Layout,
-    group: int,
+def _place_texts(
+    shape: Shape,
+    mine: Bool[np.ndarray, "texts"],
     places: Places,
     lengths: Int[np.ndarray, "texts"],
     tokens: Int[np.ndarray, "tokens"],
-    facts: tuple[Int[np.ndarray, "texts"], Int[np.ndarray, "texts"]],
-) -> Chunks:
-    """Fills the chunks of one shape; rows without a text have length 1."""
-    shape, mine = layout.shapes[group], places.group == group
+    number: Int[np.ndarray, "texts"],
+    side: Int[np.ndarray, "texts"],
+) -> PlacedTexts:
+    """Those of a device's texts that stand in rows of one shape."""
     first = places.row * shape.width + places.start
     within = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     chosen = np.repeat(mine, lengths)
-    where = (np.repeat(first, lengths) + within)[chosen]
-    all_rows = (shape.chunks, shape.rows)
-    ids = np.zeros((*all_rows, shape.width), np.int32)
-    ids.reshape(-1)[where] = tokens[chosen]
-    slots = (*all_rows, shape.slots) if layout.packed else all_rows
-    rows, sides = np.zeros((2, *slots), np.int32)
-    at = (places.row * shape.slots + places.slot)[mine]
-    for column, values in zip((rows, sides), facts, strict=True):
-        column.reshape(-1)[at] = values[mine]
-    count = np.array([places.counts[group]], np.int32)
-    if layout.packed:
-        segments = np.zeros_like(ids)
-        segments.reshape(-1)[where] = np.repeat(places.slot + 1, lengths)[chosen]
-        return Chunks(ids, None, segments, rows, sides, count)
-    real = np.ones(all_rows, np.int32)
-    real.reshape(-1)[at] = lengths[mine]
-    return Chunks(ids, real, None, rows, sides, count)
+    return PlacedTexts(
+        tokens[chosen],
+        (np.repeat(first, lengths) + within)[chosen],
+        lengths[mine],
+        places.slot[mine],
+        (places.row * shape.slots + places.slot)[mine],
+        number[mine],
+        side[mine],
+    )
 
 
 def concatenate_devices(parts: list[tuple[Chunks, ...]]) -> tuple[Chunks, ...]:

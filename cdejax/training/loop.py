@@ -40,6 +40,7 @@ from cdejax.training.objectives.registry import objective_of
 from cdejax.training.optimizer import learning_rate, make_optimizer
 from cdejax.training.relation import Relation
 from cdejax.training.run_folder import Inputs, check_run, claim_run
+from cdejax.training.shapes import shapes_of
 from cdejax.training.sharding import check_splittable, make_mesh
 from cdejax.training.start import (
     BEST,
@@ -141,8 +142,11 @@ def make_batches(
         max_widths=training.max_widths,
         packed=training.packed,
     )
+    shapes = shapes_of(inputs, settings)
     vectors = inputs.vectors if loss_settings(config).needs_surrogate else None
-    return BatchMaker(inputs.pairs, inputs.tokens, inputs.plan, settings, vectors)
+    return BatchMaker(
+        inputs.pairs, inputs.tokens, inputs.plan, settings, shapes, vectors
+    )
 
 
 def loss_settings(config: Config) -> LossSettings:

@@ -86,7 +86,7 @@ def kept_chunks(
     vectors = sum(shape.vectors for layout in maker.layouts for shape in layout.shapes)
     free -= 2 * 4 * vectors * model.dim
     layout, each = maker.layouts[0], activation_bytes(model, mesh)
-    sizes = [shape.rows * (layout.front + shape.width) for shape in layout.shapes]
+    sizes = [layout.chunk_positions(shape) for shape in layout.shapes]
     steady = [n * shape.least for n, shape in zip(sizes, layout.shapes, strict=True)]
     group = int(np.argmax(steady))
     room = int((free - max(sizes) * each) / (sizes[group] * each))

@@ -22,20 +22,18 @@ class RelationIds:
     Args:
       pairs: the pairs, with all known positives.
       vectors: surrogate vectors (None: none are used).
-      sampler: which texts form which step.
+      known_width: maximum number of known positives of a query outside its step.
     """
 
-    def __init__(self, pairs: Pairs, vectors: Vectors | None, sampler: StepSampler):
-        self._pairs, self._vectors, self._known = pairs, vectors, pairs.known
-        self.known_width = self._widest(sampler)
-        """Maximum number of known positives of a query outside its step."""
+    def __init__(self, pairs: Pairs, vectors: Vectors | None, known_width: int):
+        self._pairs, self._vectors, self._known_width = pairs, vectors, known_width
 
     def query_rows(self, rows: StepRows, chosen: Int[np.ndarray, "n"]) -> QueryRows:
         """The relation's rows for some queries of a step."""
         content = self._pairs.document_content
         positive = rows.document[: len(rows.query)]
-        known = self.known_ids(rows)
-        padded = np.full((len(rows.query), self.known_width), -1, np.int32)
+        known = known_ids(self._pairs, rows)
+        padded = np.full((len(rows.query), self._known_width), -1, np.int32)
         padded[:, : known.shape[1]] = known
         return QueryRows(
             chosen.astype(np.int32),
@@ -60,36 +58,39 @@ class RelationIds:
             self._surrogates("documents", document),
         )
 
-    def known_ids(self, rows: StepRows) -> Int[np.ndarray, "batch known"]:
-        """Ids of known positives that the step's documents alone do not tell.
-
-        Placeholders of hard negatives do not count as the step's documents.
-        """
-        content = self._pairs.document_content[rows.document]
-        positive, negative = np.split(content, [len(rows.query)])
-        return self._known.beyond_batch(
-            self._pairs.query_content[rows.query],
-            positive,
-            negative[rows.real[len(rows.query) :]],
-        )
-
-    def _widest(self, sampler: StepSampler) -> int:
-        """Most known ids of a query in any step.
-
-        Skips steps in which no query has several known positives: usually all.
-        """
-        plan, widest = sampler.plan, 0
-        several = self._known.has_several(self._pairs.query_content)
-        with progress("look at known positives", plan.total_steps) as advance:
-            for step in range(plan.total_steps):
-                if several[sampler.table.query[plan.rows(step)]].any():
-                    widest = max(widest, self.known_ids(sampler.rows(step)).shape[1])
-                advance(1)
-        return widest
-
     def _surrogates(
         self, side: str, rows: Int[np.ndarray, "n"]
     ) -> Float[np.ndarray, "n dim"]:
         if self._vectors is None:
             return np.zeros((len(rows), 0), np.float32)
         return np.asarray(getattr(self._vectors, side)[rows], np.float32)
+
+
+def known_ids(pairs: Pairs, rows: StepRows) -> Int[np.ndarray, "batch known"]:
+    """Ids of known positives that a step's documents alone do not tell.
+
+    Placeholders of hard negatives do not count as the step's documents.
+    """
+    content = pairs.document_content[rows.document]
+    positive, negative = np.split(content, [len(rows.query)])
+    return pairs.known.beyond_batch(
+        pairs.query_content[rows.query],
+        positive,
+        negative[rows.real[len(rows.query) :]],
+    )
+
+
+def widest_known(pairs: Pairs, sampler: StepSampler) -> int:
+    """Maximum number of known positives of a query outside its step, over all steps.
+
+    Skips steps in which no query has several known positives: usually all.
+    """
+    plan, widest = sampler.plan, 0
+    several = pairs.known.has_several(pairs.query_content)
+    with progress("look at known positives", plan.total_steps) as advance:
+        for step in range(plan.total_steps):
+            if several[sampler.table.query[plan.rows(step)]].any():
+                found = known_ids(pairs, sampler.rows(step))
+                widest = max(widest, found.shape[1])
+            advance(1)
+    return widest

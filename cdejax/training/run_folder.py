@@ -47,6 +47,9 @@ class Inputs:
     vectors: Vectors | None
     fingerprints: dict[str, str]
     """Fingerprints of all artefacts that the run depends on, by stage."""
+    root: Path | None = None
+    """Folder of all artefacts, for the shapes of the batches (None: they are found anew
+    at every start)."""
 
 
 def claim_run(folder: Path, config: Config, inputs: Inputs) -> None:

@@ -35,6 +35,7 @@ from cdejax.training.objectives import (
     ring_terms,
 )
 from cdejax.training.relation import Relation
+from cdejax.training.rows import PaddedRows, Rows
 from cdejax.training.sharding import (
     EVERYWHERE,
     FSDP,
@@ -200,7 +201,7 @@ def _specs(batch: Batch, split: Any, same: Any) -> Batch:
 
 
 def _local_loss(
-    model: Callable[[Chunks], TrainableModel],
+    model: Callable[[Rows], TrainableModel],
     batch: Batch,
     key: Array,
     settings: LossSettings,
@@ -245,21 +246,13 @@ def _in_step(batch: Batch) -> Batch:
     return batch._replace(texts=texts, context=context)
 
 
-def _one_stage(model: Callable[[Chunks], BiEncoder]) -> Encode:
+def _one_stage(model: Callable[[Rows], BiEncoder]) -> Encode:
     """Embeds chunks of padded or packed rows."""
-
-    def only(chunk: Chunks) -> Float[Array, "*texts dim"]:
-        if chunk.segments is None:
-            return model(chunk)(chunk.ids, lengths=chunk.lengths)
-        assert chunk.rows is not None
-        slots = chunk.rows.shape[-1]
-        return model(chunk).packed(chunk.ids, chunk.segments, slots)
-
-    return only
+    return lambda rows: rows.encode(model(rows))
 
 
 def _two_stages(
-    model: Callable[[Chunks], ContextualEncoder],
+    model: Callable[[Rows], ContextualEncoder],
     batch: Batch,
     key: Array,
     dropout: float,
@@ -270,20 +263,18 @@ def _two_stages(
     The context is one set for all queries and documents of the global batch. Its
     cotangent accumulates over the second stage's chunks by itself.
     """
-    first = _one_stage(lambda chunk: model(chunk).first)
+    first = _one_stage(lambda rows: model(rows).first)
     local = encode_cached(first, batch.context, kept.context)[batch.context_at]
     gathered = jax.lax.all_gather(local, AXES, tiled=True)
     context = gathered[batch.context_order]
 
-    def second(chunk: Chunks) -> Float[Array, "chunk dim"]:
-        assert chunk.rows is not None
-        assert chunk.sides is not None
+    def second(rows: PaddedRows) -> Float[Array, "rows dim"]:
         dropped = None
         if dropout > 0:
             size = context.shape[0]
-            dropped = sequence_dropout(key, chunk.sides, chunk.rows, size, dropout)
-        return model(chunk).second_stage(
-            chunk.ids, context=context, lengths=chunk.lengths, dropped=dropped
+            dropped = sequence_dropout(key, rows.sides, rows.numbers, size, dropout)
+        return model(rows).second_stage(
+            rows.ids, context=context, lengths=rows.lengths, dropped=dropped
         )
 
     return second

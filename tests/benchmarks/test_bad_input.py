@@ -196,7 +196,8 @@ def test_lines_with_texts_are_checked(line, tmp_path):
 
 
 def test_chunk_tokens_are_training_s_unless_given(monkeypatch):
-    monkeypatch.setattr(ours, "BatchMaker", lambda *arguments: arguments[-1])
+    monkeypatch.setattr(ours, "find_shapes", lambda *arguments: None)
+    monkeypatch.setattr(ours, "BatchMaker", lambda *arguments: arguments[-2])
     monkeypatch.setattr(ours, "chunk_tokens", lambda *_: 512)
     mesh, world = Namespace(size=1), texts.World(None, None, None)
     for given, used in ((None, 512), (0, 0), (64, 64)):

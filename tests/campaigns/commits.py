@@ -136,7 +136,8 @@ def main() -> int:
         for commit in (given.before, given.after)
     ]
     files = sum(map(len, both[1].values()))
-    found = differences(*both, "")
+    before, after = both
+    found = differences(before, after, "")
     added = [place for place in found if place.startswith("+ ") and ".yaml" in place]
     other = [place for place in found if place not in added]
     for place in (*added, *other):

@@ -39,7 +39,7 @@ class Kind:
 KINDS = {
     **{
         stage: Kind(f"runs/tiny/artifacts/{stage}-*/**/*", (*_UNTRAINED,), (_RUN,))
-        for stage in ("pairs", "tokens", "vectors", "clusters", "plan")
+        for stage in ("pairs", "tokens", "vectors", "clusters", "plan", "shapes")
     },
     "evaluation": Kind(
         "runs/tiny/artifacts/evaluation-*/**/*", ("runs/tiny/report",), (_RUN,)

@@ -72,7 +72,7 @@ PLACES: dict[str, list[Place]] = {
         *(Place(f"encoder/{name}", _run_dry()) for name in _MODEL_FILES),
         *(
             Place(f"runs/tiny/artifacts/{stage}-*/manifest.json", _run_dry())
-            for stage in ("pairs", "tokens", "vectors", "clusters", "plan")
+            for stage in ("pairs", "tokens", "vectors", "clusters", "plan", "shapes")
         ),
         Place(f"{TRAINED}/run.json", COMMANDS["export"]),
         Place(f"{TRAINED}/best/best.json", COMMANDS["export"]),

@@ -23,6 +23,7 @@ from cdejax.cli.launch import GRACE_SECONDS, launch
 from cdejax.cli.options import LaunchOptions
 from cdejax.config.load import load_config
 from cdejax.recipe import stages, variant
+from cdejax.storage.artifacts import read_manifest
 from cdejax.storage.digests import files_of, read_digests
 from cdejax.storage.lock import lock_folder
 from cdejax.training import loop
@@ -235,6 +236,15 @@ def test_only_process_0_writes_and_speaks(trained):
     assert not said_by_others(err)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_processes_share_the_shapes_of_all_their_devices(trained, kind):
+    folder, *_, err = trained(kind)
+    (shapes,) = folder.parent.glob("artifacts/shapes-*")
+    settings = read_manifest(shapes)["spec"]["settings"]
+    assert settings["devices"] == 4
+    assert "\nplan shapes " in err
+
+
 def test_each_process_digests_the_files_that_it_wrote(trained, tmp_path):
     folder, *_ = trained("biencoder")
     step = max(checkpoints(folder))
@@ -338,6 +348,7 @@ def test_a_killed_process_ends_all_and_training_goes_on(recipe, endless):
         code, err = ended(process, running)
     assert code == 128 + signal.SIGKILL
     line = verdict(err)
+    assert "\nplan shapes " in err
     assert "process 1 on " in line
     assert "ended by SIGKILL" in line
     assert "training resumes at its last checkpoint" in line
@@ -347,6 +358,7 @@ def test_a_killed_process_ends_all_and_training_goes_on(recipe, endless):
         process.send_signal(signal.SIGTERM)
         code, err = ended(process, running)
     assert code == 128 + signal.SIGTERM
+    assert "plan shapes" not in err
     assert verdict(err).startswith("cdejax launch: ended by SIGTERM.")
     events = [x for x in read_metrics(endless / "tiny" / "biencoder") if "event" in x]
     assert [x["event"] for x in events] == ["start", "resume"]

@@ -11,6 +11,8 @@ from cdejax.data.known import KnownPositives
 from cdejax.data.loader import batches
 from cdejax.data.ragged import Ragged, RaggedWriter
 from cdejax.training.batch import fill_fraction
+from cdejax.training.relation_ids import known_ids
+from cdejax.training.rows import PackedRows
 from tests.training.toy import make_batches, world
 
 
@@ -18,17 +20,18 @@ def texts_at(groups, at, device, devices):
     """The tokens whose vector comes out at each of some places of a device."""
     found, first = {}, 0
     for group in groups:
-        chunks, rows, width = group.ids.shape
+        chunks, rows, width = group.rows.ids.shape
         chunks //= devices
         part = slice(device * chunks, (device + 1) * chunks)
-        ids = group.ids[part].reshape(-1, width)
-        slots = group.rows.shape[-1] if group.segments is not None else 1
+        ids = group.rows.ids[part].reshape(-1, width)
+        packed = isinstance(group.rows, PackedRows)
+        slots = group.rows.numbers.shape[-1] if packed else 1
         for row, slot in itertools.product(range(chunks * rows), range(slots)):
-            if group.segments is not None:
-                segments = group.segments[part].reshape(-1, width)
+            if packed:
+                segments = group.rows.segments[part].reshape(-1, width)
                 text = ids[row][segments[row] == slot + 1]
             else:
-                text = ids[row][: group.lengths[part].ravel()[row]]
+                text = ids[row][: group.rows.lengths[part].ravel()[row]]
             found[first + row * slots + slot] = tuple(text.tolist())
         first += chunks * rows * slots
     return [found[int(place)] for place in at]
@@ -44,10 +47,10 @@ def texts_of(batch, devices):
     return queries, documents
 
 
-def numbers_of(group: Any):
+def numbers_of(rows: Any):
     """(Side, row) of every text of a group."""
-    texts = group.ids.reshape(-1, group.ids.shape[-1])
-    columns = (group.sides.ravel(), group.rows.ravel(), texts.any(1))
+    texts = rows.ids.reshape(-1, rows.ids.shape[-1])
+    columns = (rows.sides.ravel(), rows.numbers.ravel(), texts.any(1))
     return {
         (int(side), int(row)) for side, row, real in zip(*columns, strict=True) if real
     }
@@ -86,7 +89,7 @@ def test_holds_the_texts_of_the_plan(devices, tokens, packed, context):
             for a, b in zip(getattr(whole, name), getattr(batch, name), strict=True):
                 assert sorted(map(str, a)) == sorted(map(str, b))
         if not packed:  # side and row, for random keys
-            numbers = [numbers_of(group) for group in batch.texts]
+            numbers = [numbers_of(group.rows) for group in batch.texts]
             expected = {(0, i) for i in range(16)} | {(1, i) for i in range(48)}
             assert set().union(*numbers) == expected
 
@@ -143,7 +146,7 @@ def test_padding_is_counted_as_computed(packed):
     for step in range(maker.plan.total_steps):
         batch = maker.step(step)
         computed = sum(
-            int(np.asarray(group.count).sum()) * group.ids[0].size
+            int(np.asarray(group.count).sum()) * group.rows.ids[0].size
             for group in (*batch.texts, *batch.context)
         )
         assert computed == maker.padded_tokens(step)
@@ -217,10 +220,10 @@ def test_a_context_larger_than_a_batch_is_refused():
 def test_known_positives_of_every_step_have_room_and_no_more(negatives):
     maker = make_batches(world(negatives=negatives), negatives=negatives)
     found = [
-        maker.relation.known_ids(maker.sampler.rows(step)).shape[1]
+        known_ids(maker.pairs, maker.sampler.rows(step)).shape[1]
         for step in range(maker.plan.total_steps)
     ]
-    assert maker.relation.known_width == max(found) > 0
+    assert maker.step(0).query_rows.known.shape[1] == max(found) > 0
 
 
 def test_queries_with_several_documents_are_known():

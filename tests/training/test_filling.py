@@ -5,7 +5,9 @@ import pytest
 
 from cdejax.data.ragged import Ragged
 from cdejax.training.filling import concatenate_devices, fill_chunks, row_lengths
-from cdejax.training.layout import plan_packed, plan_padded
+from cdejax.training.packed_layout import plan_packed
+from cdejax.training.padded_layout import plan_padded
+from cdejax.training.rows import PackedRows
 
 LENGTHS = np.array([[9, 3, 1, 7, 12, 2, 5], [4, 4, 11, 1, 6, 8, 3]])
 """Tokens of queries and of documents."""
@@ -25,11 +27,11 @@ def text_at(chunks, layout, at):
     while at >= layout.shapes[number].vectors:
         at -= layout.shapes[number].vectors
         number += 1
-    group, shape = chunks[number], layout.shapes[number]
+    group, shape = chunks[number].rows, layout.shapes[number]
     row, slot = divmod(at, shape.slots)
     ids = group.ids.reshape(-1, shape.width)[row]
-    facts = (group.rows.reshape(-1)[at], group.sides.reshape(-1)[at])
-    if layout.packed:
+    facts = (group.numbers.reshape(-1)[at], group.sides.reshape(-1)[at])
+    if isinstance(group, PackedRows):
         return ids[group.segments.reshape(-1, shape.width)[row] == slot + 1], *facts
     return ids[: group.lengths.reshape(-1)[row]], *facts
 
@@ -47,7 +49,7 @@ def test_every_text_is_found_where_its_vector_comes_out(plan, stores):
         tokens, number, of = text_at(chunks, layout, int(place))
         np.testing.assert_array_equal(tokens, stores[side][row])
         assert (number, of) == ((100, 200)[side] + row, side)
-    real = sum(int(np.count_nonzero(group.ids)) for group in chunks)
+    real = sum(int(np.count_nonzero(group.rows.ids)) for group in chunks)
     assert real == LENGTHS.sum()  # and nothing else stands there
 
 
@@ -60,5 +62,6 @@ def test_devices_stand_end_to_end(stores):
         for step in (1, -1)
     )
     (both,) = concatenate_devices([one, other])
-    np.testing.assert_array_equal(both.ids, np.concatenate([one[0].ids, other[0].ids]))
+    ids = np.concatenate([one[0].rows.ids, other[0].rows.ids])
+    np.testing.assert_array_equal(both.rows.ids, ids)
     np.testing.assert_array_equal(row_lengths(stores[0], rows), LENGTHS[0])

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdejax.training.layout import best_widths, plan_packed, plan_padded
+from cdejax.training.packed_layout import plan_packed
+from cdejax.training.padded_layout import plan_padded
+from cdejax.training.row_widths import best_widths
 
 lengths = st.lists(st.integers(1, 200), min_size=8, max_size=8)
 steps_of = st.lists(lengths, min_size=1, max_size=6)

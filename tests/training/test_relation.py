@@ -21,6 +21,7 @@ from cdejax.training.batch import BatchSettings
 from cdejax.training.batch_maker import BatchMaker
 from cdejax.training.objectives import InfoNCE, batch_terms, ring_terms
 from cdejax.training.relation import Relation
+from cdejax.training.shapes import find_shapes
 from cdejax.training.sharding import ROWS, make_mesh
 from cdejax.training.step import AXES
 from tests.training.oracle import (
@@ -72,7 +73,8 @@ def one_batch(pairs: Pairs, rows: Any, devices: int = 1) -> BatchMaker:
         max_widths=1,
         packed=True,
     )
-    return BatchMaker(pairs, tokens, plan, how)
+    shapes = find_shapes(pairs, tokens, plan, how)
+    return BatchMaker(pairs, tokens, plan, how, shapes)
 
 
 def texts_in(maker: BatchMaker, batch: Any) -> tuple[list[str], list[Column]]:

@@ -32,6 +32,7 @@ from cdejax.models import (
 )
 from cdejax.training.batch import BatchSettings
 from cdejax.training.batch_maker import BatchMaker
+from cdejax.training.shapes import find_shapes
 from tests.training.oracle import Column, mean_loss, relation
 
 VOCABULARY, HIDDEN = 64, 32
@@ -99,7 +100,8 @@ def make_batches(
         max_widths=2,
         packed=packed,
     )
-    return BatchMaker(pairs, store, plan, settings, vectors)
+    shapes = find_shapes(pairs, store, plan, settings)
+    return BatchMaker(pairs, store, plan, settings, shapes, vectors)
 
 
 SIZES: dict[str, Any] = {
