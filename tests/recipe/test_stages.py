@@ -157,7 +157,7 @@ def test_each_stage_is_looked_up_once(world, looked_up, method):
 
 
 def test_a_training_looks_every_stage_up_once(world, looked_up, monkeypatch):
-    monkeypatch.setattr(variant.loop, "train", lambda *args: args[2])
+    monkeypatch.setattr(variant.loop, "train", lambda *args, **_: args[2])
     variant.train_variant("model", recipe(world, kind="by_domain", margin=0.0))
     assert looked_up == dict.fromkeys({"vectors"} | HAVE, 1)
 
@@ -172,7 +172,7 @@ def test_a_stage_that_failed_is_looked_up_again(world, looked_up):
 
 def test_what_processes_do_together_all_of_them_do_again(world, looked_up, monkeypatch):
     made = Stages(recipe(world))
-    monkeypatch.setattr(stages, "in_step", lambda: True)
+    monkeypatch.setattr(stages, "in_lockstep", lambda: True)
     assert made.pairs() == made.pairs()
     assert looked_up == {"pairs": 2}
 
