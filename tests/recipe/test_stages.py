@@ -157,7 +157,7 @@ def test_each_stage_is_looked_up_once(world, looked_up, method):
 
 
 def test_a_training_looks_every_stage_up_once(world, looked_up, monkeypatch):
-    monkeypatch.setattr(variant.loop, "train", lambda *args: args[2])
+    monkeypatch.setattr(variant.loop, "train", lambda *args, **_: args[2])
     variant.train_variant("model", recipe(world, kind="by_domain", margin=0.0))
     assert looked_up == dict.fromkeys({"vectors"} | HAVE, 1)
 
