@@ -18,12 +18,13 @@ from cdejax.models import TrainableModel
 from cdejax.recipe.preflight import check_inputs
 from cdejax.recipe.stages import Stages, variants_of
 from cdejax.retrieval.collections import validation_collection
+from cdejax.runtime.mesh import local_indices
 from cdejax.storage.artifacts import read_manifest
 from cdejax.training.layerwise import chunk_traffic
-from cdejax.training.loop import local_indices, loss_settings, make_batches
 from cdejax.training.memory import kept_chunks
 from cdejax.training.optimizer import make_optimizer
 from cdejax.training.run_folder import Inputs
+from cdejax.training.setup import loss_settings, make_batches
 from cdejax.training.sharding import make_mesh
 from cdejax.training.start import build_model, first_state
 from cdejax.training.step import put_batch, train_step

@@ -77,3 +77,10 @@ def row_sharding(mesh: Mesh) -> NamedSharding:
 def replicated_sharding(mesh: Mesh) -> NamedSharding:
     """Sharding with the whole array on every device."""
     return NamedSharding(mesh, PartitionSpec())
+
+
+def local_indices(mesh: Mesh) -> list[int]:
+    """Indices of this process's devices in the mesh."""
+    here = jax.process_index()
+    flat = enumerate(mesh.devices.flat)
+    return [i for i, device in flat if device.process_index == here]

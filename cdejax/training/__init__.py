@@ -1,7 +1,7 @@
 """Training: exact contrastive training with large batches on any number of devices.
 
 - `loop.train`: trains the model of a recipe, or resumes its run.
-- `loop.make_batches`: the batches of a run on a mesh.
+- `setup.make_batches`: the batches of a run on a mesh.
 - `start.build_model`: the model that a recipe starts from.
 - `start.initial_params`: the parameters that a run starts from.
 - `start.trained_params`: the parameters that a run ended with.

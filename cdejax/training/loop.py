@@ -22,25 +22,23 @@ from cdejax.models import TrainableModel
 from cdejax.retrieval.measures import measure_of
 from cdejax.runtime.compilation import Compilations
 from cdejax.runtime.global_arrays import replicate, whole_arrays
+from cdejax.runtime.mesh import local_indices
 from cdejax.runtime.platforms import has_cpu
 from cdejax.runtime.processes import from_main, is_main, main_only, processes
 from cdejax.runtime.progress import progress
 from cdejax.runtime.stopping import Stopped, stop_requests
 from cdejax.storage.artifacts import RUN, wait_for_file
 from cdejax.storage.lock import lock_folder
-from cdejax.training.batch import Batch, BatchSettings, fill_fraction
-from cdejax.training.batch_maker import BatchMaker
+from cdejax.training.batch import Batch, fill_fraction
 from cdejax.training.best_checkpoint import BestCheckpoint
 from cdejax.training.callbacks import Callback, Callbacks
 from cdejax.training.checkpoint import Checkpoints
-from cdejax.training.memory import chunk_tokens, kept_chunks
+from cdejax.training.memory import kept_chunks
 from cdejax.training.metrics import MetricsLog
 from cdejax.training.nonfinite import refuse_nonfinite
-from cdejax.training.objectives.registry import objective_of
 from cdejax.training.optimizer import learning_rate, make_optimizer
-from cdejax.training.relation import Relation
 from cdejax.training.run_folder import Inputs, check_run, claim_run
-from cdejax.training.shapes import shapes_of
+from cdejax.training.setup import loss_settings, make_batches
 from cdejax.training.sharding import check_splittable, make_mesh
 from cdejax.training.start import (
     BEST,
@@ -50,7 +48,7 @@ from cdejax.training.start import (
     first_state,
     initial_params,
 )
-from cdejax.training.step import LossSettings, State, put_batch, train_step
+from cdejax.training.step import State, put_batch, train_step
 from cdejax.training.tensorboard import TensorBoard
 from cdejax.typing import Device
 
@@ -114,58 +112,6 @@ def train(
         finally:
             run.close()
     return folder
-
-
-def make_batches(
-    config: Config, inputs: Inputs, model: TrainableModel, mesh: Mesh
-) -> BatchMaker:
-    """Makes the batches of a run, in chunks that suit the mesh's devices and the model.
-
-    Raises:
-      ValueError: the recipe asks for hard negatives but the pairs have none, or the
-        model does not fit on the devices.
-    """
-    training, contextual = config.training, config.model.kind == "contextual"
-    if training.negatives_per_query and not len(inputs.pairs.train.negatives.values):
-        raise ValueError(
-            f"training.negatives_per_query is {training.negatives_per_query}, but the "
-            "pairs have no hard negatives; set it to 0 or name their column in "
-            "data.sources.columns.negatives"
-        )
-    settings = BatchSettings(
-        seed=config.seed,
-        devices=mesh.size,
-        chunk_tokens=training.chunk_tokens or chunk_tokens(model, mesh),
-        context_size=config.model.context_size if contextual else 0,
-        soft_tokens=config.model.soft_tokens if contextual else 0,
-        negatives_per_query=training.negatives_per_query,
-        max_widths=training.max_widths,
-        packed=training.packed,
-    )
-    shapes = shapes_of(inputs, settings)
-    vectors = inputs.vectors if loss_settings(config).needs_surrogate else None
-    return BatchMaker(
-        inputs.pairs, inputs.tokens, inputs.plan, settings, shapes, vectors
-    )
-
-
-def loss_settings(config: Config) -> LossSettings:
-    """The settings of the loss in a recipe."""
-    training = config.training
-    return LossSettings(
-        objective_of(training),
-        Relation(training.duplicates, training.false_negative_margin),
-        block=training.loss_block,
-        sequence_dropout=config.model.sequence_dropout,
-        ring=training.ring,
-    )
-
-
-def local_indices(mesh: Mesh) -> list[int]:
-    """Indices of this process's devices in the mesh."""
-    here = jax.process_index()
-    flat = enumerate(mesh.devices.flat)
-    return [i for i, device in flat if device.process_index == here]
 
 
 class _PlacedBatch(NamedTuple):

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from cdejax.runtime import mesh as meshes
 from cdejax.runtime import processes
 from cdejax.runtime.global_arrays import replicate, whole_arrays
-from cdejax.training.loop import local_indices
+from cdejax.runtime.mesh import local_indices
 from cdejax.training.objectives import InfoNCE
 from cdejax.training.relation import Relation
 from cdejax.training.sharding import make_mesh

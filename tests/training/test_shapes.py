@@ -10,7 +10,7 @@ import pytest
 
 from cdejax.recipe.stages import Stages
 from cdejax.training.batch import BatchSettings
-from cdejax.training.loop import make_batches
+from cdejax.training.setup import make_batches
 from cdejax.training.shapes import shapes_of
 from cdejax.training.sharding import make_mesh
 from cdejax.training.start import build_model
