@@ -16,7 +16,7 @@ from cdejax.config import Config
 from cdejax.data.prompts import start_prompts, surrogate_prompts, tokens_of
 from cdejax.models import TrainableModel
 from cdejax.recipe.preflight import check_inputs
-from cdejax.recipe.stages import Stages, variants_of
+from cdejax.recipe.stages import Stages, one_lookup, variants_of
 from cdejax.retrieval.collections import validation_collection
 from cdejax.runtime.mesh import local_indices
 from cdejax.storage.artifacts import read_manifest
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cdejax.training.batch_maker import BatchMaker
 
 
+@one_lookup()
 def dry_run(config: Config) -> RenderableType:
     """Prepares the data of every variant and compiles a step, but trains nothing.
 

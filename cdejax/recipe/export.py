@@ -11,10 +11,11 @@ from cdejax.export.folder import export_model
 from cdejax.export.onnx import add_onnx, require_libraries
 from cdejax.folders.paths import resolve_folder
 from cdejax.recipe.card import describe_variant
-from cdejax.recipe.stages import root_of, variants_of
+from cdejax.recipe.stages import one_lookup, root_of, variants_of
 from cdejax.recipe.variant import make_embedder, trained_model
 
 
+@one_lookup()
 def export(config: Config, *, onnx: bool = False, int8: bool = False) -> str:
     """Exports every variant; the folders, one a line.
 

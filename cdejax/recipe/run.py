@@ -12,7 +12,7 @@ from cdejax.data.write_tfds import tfds_stage
 from cdejax.recipe.export import export
 from cdejax.recipe.preflight import check_inputs, check_sources
 from cdejax.recipe.scores import evaluate_recipe, report
-from cdejax.recipe.stages import Stages, root_of, variants_of
+from cdejax.recipe.stages import Stages, one_lookup, root_of, variants_of
 from cdejax.recipe.train import train
 from cdejax.recipe.variant import train_variant
 from cdejax.retrieval.collections import collection_folders
@@ -57,6 +57,7 @@ def run_plan(config: Config) -> str:
     return _for_each_variant(config, Stages.plan)
 
 
+@one_lookup()
 def _for_each_variant(config: Config, stage: Callable[[Stages], Path]) -> str:
     variants = variants_of(config).values()
     for resolved in variants:  # before the first of them is read
@@ -65,11 +66,13 @@ def _for_each_variant(config: Config, stage: Callable[[Stages], Path]) -> str:
     return "\n".join(str(path) for path in dict.fromkeys(paths))
 
 
+@one_lookup()
 def run_train(config: Config) -> str:
     """Trains every variant, resuming what was begun; the run folders, one a line."""
     return "\n".join(str(trained.folder) for trained in train(config).values())
 
 
+@one_lookup()
 def run(config: Config) -> RenderableType | None:
     """Runs every stage of every variant; the report (None but on process 0)."""
     variants = variants_of(config)

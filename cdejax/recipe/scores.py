@@ -16,7 +16,7 @@ from cdejax.config import Config
 from cdejax.data.pairs import Pairs
 from cdejax.data.prompts import tokens_of
 from cdejax.recipe.preflight import check_measures
-from cdejax.recipe.stages import Stages, root_of, variants_of
+from cdejax.recipe.stages import Stages, one_lookup, root_of, variants_of
 from cdejax.recipe.variant import make_embedder, trained_folder, trained_model
 from cdejax.retrieval.collections import (
     collection_folders,
@@ -122,6 +122,7 @@ def known_results(config: Config, variant: str) -> list[Result]:
     return read_results(max(found)[1]) if found else []
 
 
+@one_lookup()
 def evaluate(config: Config) -> RenderableType:
     """Evaluates every variant, its start and BM25; the figures and where they are."""
     check_measures(config)
@@ -131,6 +132,7 @@ def evaluate(config: Config) -> RenderableType:
     return Group(shown, Text("\n".join(f"evaluation: {path}" for path in folders)))
 
 
+@one_lookup()
 def report(config: Config) -> RenderableType:
     """Writes report/ from the evaluations; the table and the paths of what is there.
 

@@ -8,9 +8,11 @@ folder with its checkpoints, metrics and export, and `report/` compares them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -61,19 +63,48 @@ def variants_of(config: Config) -> dict[str, Config]:
     return found
 
 
+Found = dict[Callable[..., Path], Path]
+"""Artefact folders by the stage that makes them."""
+_command: ContextVar[dict[str, Found] | None] = ContextVar("command", default=None)
+"""What the command at work has found, by the fingerprint of a recipe."""
+
+
+@contextlib.contextmanager
+def one_lookup() -> Iterator[None]:
+    """Looks every stage of a recipe up once, whoever asks for it inside.
+
+    A command sees its inputs as they were when it first read them.
+    """
+    if _command.get() is not None:
+        yield
+        return
+    token = _command.set({})
+    try:
+        yield
+    finally:
+        _command.reset(token)
+
+
 @dataclasses.dataclass(frozen=True)
 class Stages:
     """Artefact folders of one resolved recipe, made when they are asked for.
 
     Each stage is looked up once: what decides it (sources, models, settings) is not
-    read again for the same object. What a run in the recipe's folder began with is
-    kept, even if the code that makes artefacts has changed since.
+    read again for the same object, nor for another one inside `one_lookup`. What a run
+    in the recipe's folder began with is kept, even if the code that makes artefacts has
+    changed since.
     """
 
     config: Config
-    _found: dict[Callable[..., Path], Path] = dataclasses.field(
+    _found: Found = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    def __post_init__(self) -> None:
+        known = _command.get()
+        if known is not None:
+            found = known.setdefault(artifacts.fingerprint(self.config), self._found)
+            object.__setattr__(self, "_found", found)
 
     def _run(self, stage: Callable[..., Path], *inputs: Any) -> Path:
         # What all processes do together, none of them may leave out on its own.

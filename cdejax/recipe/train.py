@@ -12,7 +12,7 @@ from cdejax.config.load import load_config, only_variant
 from cdejax.embedding.embedder import Embedder
 from cdejax.models import TrainableModel
 from cdejax.recipe.preflight import check_inputs
-from cdejax.recipe.stages import root_of, variants_of
+from cdejax.recipe.stages import one_lookup, root_of, variants_of
 from cdejax.recipe.variant import load_trained, make_embedder, train_variant
 from cdejax.storage.artifacts import jsonable
 from cdejax.training.callbacks import Callback
@@ -47,6 +47,7 @@ class Trained:
         return read_metrics(self.folder)
 
 
+@one_lookup()
 def train(
     config: Config | str | Path | Mapping[str, Any],
     *,

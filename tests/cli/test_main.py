@@ -150,7 +150,7 @@ def test_errors_of_a_stage_are_one_line(recipe, calls, monkeypatch, capsys):
     def fail(config):
         raise ValueError("pairs.jsonl:3: field `query` is missing")
 
-    monkeypatch.setattr(sys.modules["cdejax.recipe.run"], "train", fail)
+    monkeypatch.setattr(sys.modules["cdejax.recipe.run"], "run_train", fail)
     assert exit_code("train", "--config", recipe) == 2
     error = capsys.readouterr().err
     assert error == "cdejax: error: pairs.jsonl:3: field `query` is missing\n"
@@ -160,7 +160,7 @@ def test_interrupt_ends_in_130(recipe, calls, monkeypatch, capsys):
     def interrupt(config):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["cdejax.recipe.run"], "train", interrupt)
+    monkeypatch.setattr(sys.modules["cdejax.recipe.run"], "run_train", interrupt)
     assert exit_code("train", "--config", recipe) == 130
     assert capsys.readouterr().err == "cdejax: interrupted\n"
 
@@ -169,7 +169,7 @@ def test_faults_of_ours_keep_their_traceback(recipe, calls, monkeypatch):
     def fault(config):
         raise TypeError("a bug")
 
-    monkeypatch.setattr(sys.modules["cdejax.recipe.run"], "train", fault)
+    monkeypatch.setattr(sys.modules["cdejax.recipe.run"], "run_train", fault)
     with pytest.raises(TypeError, match="a bug"):
         main(["train", "--config", recipe])
 

@@ -1,5 +1,6 @@
 """Stages make what a run depends on, whichever planner asks for it."""
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -175,6 +176,17 @@ def test_what_processes_do_together_all_of_them_do_again(world, looked_up, monke
     monkeypatch.setattr(stages, "in_lockstep", lambda: True)
     assert made.pairs() == made.pairs()
     assert looked_up == {"pairs": 2}
+
+
+def test_a_command_looks_every_stage_up_once(world, looked_up):
+    config = recipe(world)
+    with stages.one_lookup():
+        assert Stages(config).plan() == Stages(config).plan()
+        other = dataclasses.replace(config, seed=config.seed + 1)
+        assert Stages(other).plan() != Stages(config).plan()
+    assert set(looked_up.values()) == {2}  # one for each recipe
+    Stages(config).plan()
+    assert set(looked_up.values()) == {3}
 
 
 def test_another_object_looks_again(world, looked_up):
