@@ -21,7 +21,7 @@ import numpy as np
 from tests.tiny import write_recipe
 
 VOLATILE = frozenset(
-    "created time pairs_per_second tokens_per_second loader_wait_share".split()
+    ["created", "time", "pairs_per_second", "tokens_per_second", "loader_wait_share"]
 )
 """Keys of JSON files that tell of the clock."""
 _OF_BYTES = {"fingerprint", "spec"}
