@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int
 from cdejax.clustering.vectors import unit_rows
 from cdejax.config import ClustersConfig
 from cdejax.runtime.mesh import DATA, local_mesh, replicated_sharding, row_sharding
+from cdejax.runtime.varying import vary_like
 
 NAME = "jax"
 POINTS, CENTROIDS = 8192, 4096
@@ -195,7 +196,7 @@ def _iterate(
             return (total[0] + sums, total[1] + counts), scores
 
         none = jnp.zeros((size, dim)), jnp.zeros(size, jnp.int32)
-        total, scores = jax.lax.scan(add, _varying(none), tiles)
+        total, scores = jax.lax.scan(add, vary_like(none, tiles), tiles)
         sums, counts = jax.lax.psum(total, DATA)
         return _unit(sums), counts, scores
 
@@ -242,13 +243,8 @@ def _best(
     rows = len(points)
     none = jnp.zeros(rows, jnp.int32), jnp.full(rows, -jnp.inf)
     firsts = width * jnp.arange(len(blocks), dtype=jnp.int32)
-    best, _ = jax.lax.scan(better, _varying(none), (firsts, blocks))
+    best, _ = jax.lax.scan(better, vary_like(none, points), (firsts, blocks))
     return best
-
-
-def _varying(arrays: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Constants that will differ between devices, as a scan's carry has to say."""
-    return jax.tree.map(lambda x: jax.lax.pcast(x, DATA, to="varying"), arrays)
 
 
 def _unit(x: Float[Array, "rows dim"]) -> Float[Array, "rows dim"]:

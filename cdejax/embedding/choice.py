@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from cdejax.counts import check_count
 from cdejax.data.given_texts import as_rows
 from cdejax.models.context import Context, Fill, Method, Origin, hash_texts, sample
+from cdejax.models.similarity import unit
 
 CANDIDATES_PER_TEXT = 8
 """Default number of candidates for each text to choose."""
@@ -143,17 +144,17 @@ def kmeans_plus_plus(
     rest is sampled uniformly. Returns `count` ascending indices; `count` must not
     exceed the number of rows.
     """
-    unit = _unit(vectors)
+    points = unit(vectors).astype(np.float32)
     rng = np.random.default_rng([_RANDOM_STATE["kmeans++"], seed])
-    chosen = [int(rng.integers(len(unit)))]
-    distance = np.full(len(unit), np.inf)
+    chosen = [int(rng.integers(len(points)))]
+    distance = np.full(len(points), np.inf)
     for _ in range(count - 1):
-        distance = np.minimum(distance, 2 - 2 * (unit @ unit[chosen[-1]]))
+        distance = np.minimum(distance, 2 - 2 * (points @ points[chosen[-1]]))
         weight = np.where(distance > _EQUAL, distance, 0.0)
         if not weight.any():
             break
-        chosen.append(int(rng.choice(len(unit), p=weight / weight.sum())))
-    return _completed(np.array(chosen), len(unit), count, rng)
+        chosen.append(int(rng.choice(len(points), p=weight / weight.sum())))
+    return _completed(np.array(chosen), len(points), count, rng)
 
 
 def medoids(
@@ -167,25 +168,25 @@ def medoids(
     """
     import faiss
 
-    unit = _unit(vectors)
+    points = unit(vectors).astype(np.float32)
     rng = np.random.default_rng([_RANDOM_STATE["medoids"], seed])
-    start = unit[kmeans_plus_plus(unit, count, seed)]
+    start = points[kmeans_plus_plus(points, count, seed)]
     kmeans = faiss.Kmeans(
-        unit.shape[1],
+        points.shape[1],
         count,
         niter=_ITERATIONS,
         seed=seed % 2**31,  # FAISS takes an int
         spherical=True,
         # The candidates are a sample already: FAISS must not sample again or warn.
-        max_points_per_centroid=-(-len(unit) // count),
+        max_points_per_centroid=-(-len(points) // count),
         min_points_per_centroid=1,
     )
-    kmeans.train(unit, init_centroids=start)
-    cosine = unit @ np.asarray(kmeans.centroids).T
+    kmeans.train(points, init_centroids=start)
+    cosine = points @ np.asarray(kmeans.centroids).T
     cluster, best = cosine.argmax(1), cosine.max(1)
     order = np.lexsort((-best, cluster))  # best member of each cluster first
     first = np.unique(cluster[order], return_index=True)[1]
-    return _completed(order[first], len(unit), count, rng)
+    return _completed(order[first], len(points), count, rng)
 
 
 def resample(
@@ -204,10 +205,3 @@ def _completed(
     rest = np.setdiff1d(np.arange(rows), chosen)
     more = rng.choice(rest, count - len(chosen), replace=False)
     return np.sort(np.concatenate([chosen, more]))
-
-
-def _unit(
-    vectors: Float[np.ndarray, "rows hidden"],
-) -> Float[np.ndarray, "rows hidden"]:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.maximum(norms, 1e-12)).astype(np.float32)

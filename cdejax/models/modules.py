@@ -178,5 +178,5 @@ class Chain(nnx.Module):
 
 def unit(x: Float[Array, "*rows dim"]) -> Float[Array, "*rows dim"]:
     """Vectors divided by their length (1e-12 at least); gradients are finite at 0."""
-    square = jnp.square(x).sum(-1, keepdims=True)
+    square = (x * x).sum(-1, keepdims=True)
     return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))

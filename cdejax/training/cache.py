@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from cdejax.runtime.varying import vary_like
 from cdejax.training.rows import Rows
 from cdejax.typing import AnyArray
 
@@ -86,12 +87,12 @@ def _encode_again(
     """Embeds the first `count` chunks, and again in the backward pass."""
     example = jax.eval_shape(encode, _chunk(chunks, 0), *closed)
     shape = (chunks.ids.shape[0], *example.shape)
-    zero = _zero_of((closed, chunks)).astype(example.dtype)
+    zeros = vary_like(jnp.zeros(shape, example.dtype), (closed, chunks))
 
     def add(index: Array, vectors: Array) -> Array:
         return vectors.at[index].set(encode(_chunk(chunks, index), *closed))
 
-    return jax.lax.fori_loop(0, count, add, jnp.broadcast_to(zero, shape))
+    return jax.lax.fori_loop(0, count, add, zeros)
 
 
 def _forward(
@@ -114,24 +115,13 @@ def _backward(
         pull = jax.vjp(lambda *c: encode(_chunk(chunks, index), *c), *closed)[1]
         return jax.tree.map(jnp.add, total, list(pull(cotangent[index])))
 
-    zero = [_zeros_like(x) for x in closed]
+    zero = [vary_like(jnp.zeros_like(x), x) for x in closed]
     return jax.lax.fori_loop(0, count, add, zero), None, None
 
 
 _encode_again.defvjp(_forward, _backward)
 
 
-def _chunk(chunks: Rows, index: int | Array) -> Chunks:
+def _chunk(chunks: Rows, index: int | Array) -> Rows:
     pick = functools.partial(jax.lax.dynamic_index_in_dim, keepdims=False)
     return jax.tree.map(lambda x: pick(jnp.asarray(x), index), chunks)
-
-
-def _zeros_like(x: Array) -> Array:
-    """Zeros that vary over the same mesh axes as `x`."""
-    return jnp.where(False, x, jnp.zeros_like(x))
-
-
-def _zero_of(tree: Any) -> Float[Array, ""]:
-    """A zero that varies over all mesh axes that any array of a pytree varies over."""
-    firsts = [_zeros_like(jnp.ravel(x)[0]) for x in jax.tree.leaves(tree)]
-    return sum((x.astype(jnp.float32) for x in firsts), jnp.float32(0))

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 
 from cdejax.models.kernels.triton_norm import triton_add_norm, triton_takes
 from cdejax.runtime.platforms import has_triton
+from cdejax.runtime.varying import vary_like
 
 
 def add_bias(
@@ -30,7 +31,7 @@ def add_bias(
     Autodiff would sum them in the dtype of `x`: in bfloat16 such a sum loses all but
     two digits, and stands still after some hundred summands of one sign.
     """
-    return _biased(x, _varying_like(bias, x))
+    return _biased(x, vary_like(bias, x))
 
 
 @jax.custom_vjp
@@ -68,8 +69,8 @@ def layer_norm(
 
     Scale and bias have one dtype, any.
     """
-    bias = None if bias is None else _varying_like(bias, x)
-    return _norm(x, _varying_like(scale, x), bias, eps, True)
+    bias = None if bias is None else vary_like(bias, x)
+    return _norm(x, vary_like(scale, x), bias, eps, True)
 
 
 def add_layer_norm(
@@ -87,9 +88,7 @@ def add_layer_norm(
     if bias is None or not (has_triton() and triton_takes(x, added)):
         return layer_norm(x + added, scale, bias, eps)
     rows, more = (part.reshape(-1, x.shape[-1]) for part in (x, added))
-    y: Array = triton_add_norm(
-        rows, more, _varying_like(scale, x), _varying_like(bias, x), eps
-    )
+    y: Array = triton_add_norm(rows, more, vary_like(scale, x), vary_like(bias, x), eps)
     return y.reshape(x.shape)
 
 
@@ -97,7 +96,7 @@ def rms_norm(
     x: Float[Array, "*rows dim"], scale: Float[Array, "dim"], eps: float
 ) -> Float[Array, "*rows dim"]:
     """Division by the last axis's root mean square (arXiv 1910.07467)."""
-    return _norm(x, _varying_like(scale, x), None, eps, False)
+    return _norm(x, vary_like(scale, x), None, eps, False)
 
 
 class _Saved(NamedTuple):
@@ -264,13 +263,3 @@ def _normal_density(
 def _at_least_float32(x: Array) -> Array:
     """`x` in float32, or in float64 if it is that."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
-
-
-def _varying_like(parameter: Array, x: Array) -> Array:
-    """A parameter that varies over the mesh axes that `x` varies over.
-
-    Otherwise, under `jax.shard_map`, a gradient that varies would meet a parameter that
-    does not.
-    """
-    of_x = jax.lax.stop_gradient(x).ravel()[:1].sum().astype(parameter.dtype)
-    return jnp.where(False, of_x, parameter)

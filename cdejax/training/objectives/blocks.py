@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from cdejax.models.modules import unit
+from cdejax.runtime.varying import vary_like
 from cdejax.training.objectives.base import (
     CONTRAST,
     Objective,
@@ -34,9 +36,7 @@ States = dict[str, Any]
 
 def normalize(vectors: Float[AnyArray, "*rows dim"]) -> Float[Array, "*rows dim"]:
     """Rows divided by their L2 norm, in float32 (a zero row stays zero)."""
-    vectors = jnp.asarray(vectors, jnp.float32)
-    square = jnp.sum(vectors * vectors, -1, keepdims=True)
-    return vectors * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
+    return unit(jnp.asarray(vectors, jnp.float32))
 
 
 class Documents(NamedTuple):
@@ -196,7 +196,7 @@ def _empty(
     kinds: Mapping[str, type[Reduction]], vectors: Float[Array, "rows dim"]
 ) -> States:
     """Empty states, made from the vectors so that they vary over the same devices."""
-    zero = jax.lax.stop_gradient(vectors[:, 0]) * 0
+    zero = vary_like(jnp.zeros(len(vectors), vectors.dtype), vectors)
     return {name: kind.empty(zero) for name, kind in kinds.items()}
 
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from cdejax.runtime.varying import vary_like
 from cdejax.training.objectives.base import Objective, QueryTerms
 from cdejax.training.objectives.blocks import (
     BLOCK,
@@ -150,7 +151,8 @@ def _backward(
 
     # A document's gradient is a sum over the queries of all devices. It travels with
     # the document; each device adds its part, and after n turns it is complete.
-    zeros = (query_vectors * 0, document_vectors * 0)  # vary over the same devices
+    vectors = query_vectors, document_vectors
+    zeros = vary_like(jax.tree.map(jnp.zeros_like, vectors), vectors)
     passing = (document_vectors, documents, (states[1], cotangents[1]))
     first: Any = (zeros[0], (passing, zeros[1]))
     to_queries, passing = jax.lax.fori_loop(0, jax.lax.axis_size(axes), turn, first)
