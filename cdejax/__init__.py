@@ -11,6 +11,7 @@
 - `clustering`: surrogate vectors, clusters and the batch plan.
 - `training`: contrastive training.
 - `retrieval`: search and evaluation.
+- `recipe`: stages, variants, runs and reports.
 - `export`: Hugging Face folders and ONNX graphs.
 - `config`: recipes.
 """

@@ -1,11 +1,11 @@
-"""Surrogate vectors, clusters and the batch plan made from them.
+"""Surrogate vectors, clusters and batch plans.
 
 - `vectors.vectors_stage`: surrogate vectors of all queries and documents.
 - `vectors.Vectors`: surrogate vectors of an artefact.
 - `tfidf.fit_tfidf`: TF-IDF with truncated SVD.
 - `kmeans.clusters_stage`: spherical k-means within each domain.
 - `kmeans.Clusters`: the clusters of an artefact.
-- `plan.plan_stage`: packs clusters into batches.
+- `plan.plan_stage`: writes the batch plan of a recipe.
 - `plan.Plan`: which pairs form which step.
 - `plans.registry.planner_of`: the planner of a recipe; `plans` has one for each kind.
 - `packing.pack_epoch`: packs the clusters of an epoch into batches.

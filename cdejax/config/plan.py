@@ -80,7 +80,7 @@ class PlanConfig:
     min_domain: Literal["error", "drop"] = "error"
     """How to handle domains smaller than a batch."""
     domain_groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Domains to merge: {new name: (domain, …)}; names may end in `*`."""
+    """Domains to merge: {new name: (domain, …)}; `*` stands for any characters."""
     path: str | None = None
     """file: .npy of shape [steps, batch] with row numbers of the training pairs."""
 

@@ -13,7 +13,7 @@
 - `ModernBert`, `ModernBertConfig`: ModernBERT.
 - `MPNet`, `MPNetConfig`: MPNet.
 - `NomicBert`, `NomicBertConfig`: nomic-bert.
-- `Qwen3`, `Qwen3Config`: Qwen3, with causal attention.
+- `Qwen3`, `Qwen3Config`: Qwen3, causal or bidirectional.
 - `Roberta`, `RobertaConfig`: RoBERTa and XLM-RoBERTa.
 - `T5`, `T5Config`: the encoder of T5.
 - `make_encoder`: makes an encoder with random weights from a `config.json`.

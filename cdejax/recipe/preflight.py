@@ -15,7 +15,7 @@ from cdejax.data.tokens import check_prefixes
 from cdejax.folders.paths import resolve_folder
 from cdejax.models import from_pretrained
 from cdejax.models.pretrained.settings import read_settings, transformer_folder
-from cdejax.retrieval.measures import measure_of
+from cdejax.retrieval.evaluate import measure_names
 from cdejax.training.batch import check_context_size
 from cdejax.training.objectives.registry import OBJECTIVES
 from cdejax.training.optimizer import learning_rate
@@ -42,11 +42,11 @@ def check_inputs(config: Config) -> None:
 
 
 def check_measures(config: Config) -> None:
-    """Looks up the measures that a recipe names; ValueError if there is no such one."""
+    """Looks up the measures that a recipe names (see `measure_names`)."""
     named = [("evaluation.measures", name) for name in config.evaluation.measures]
     for setting, name in [*named, ("training.select_by", config.training.select_by)]:
         try:
-            measure_of(name)
+            measure_names([name])
         except ValueError as error:
             raise ValueError(f"{setting}: {error}") from None
 

@@ -92,7 +92,7 @@ def evaluate_embedder(
             f"{embedder.name} compares vectors by {embedder.similarity_fn_name}; "
             "search here is by cosine or dot product"
         )
-    measures = [measure_of(name).name for name in measures]  # before texts are encoded
+    measures = measure_names(measures)  # before texts are encoded
     settings: dict[str, Any] = {
         "model": embedder.name,
         "weights": embedder.hash,
@@ -129,7 +129,12 @@ def evaluate_bm25(
     ignore_identical_ids: bool = False,
     measures: Sequence[str] = DEFAULT,
 ) -> Result:
-    """The BM25 baseline, scored per query, on the same rankings as embedders."""
+    """The BM25 baseline, scored per query, on the same rankings as embedders.
+
+    Raises:
+      ValueError: there is no such measure, or its cutoff is beyond the rankings.
+    """
+    measures = measure_names(measures)
     index = BM25(collection.documents)
     result = Result(system, name, collection.query_ids, {}, {"k1": 0.9, "b": 0.4})
     return _scored(
@@ -189,6 +194,22 @@ def evaluate_all(
                 ignore_identical_ids=config.ignore_identical_ids,
                 measures=config.measures,
             )
+
+
+def measure_names(measures: Sequence[str]) -> list[str]:
+    """The standard names of measures.
+
+    Raises:
+      ValueError: there is no such measure, or its cutoff is beyond the rankings.
+    """
+    found = [measure_of(name) for name in measures]
+    for measure in found:
+        if measure.cutoff is not None and measure.cutoff > DEPTH:
+            raise ValueError(
+                f"measure {measure.name!r}: rankings hold {DEPTH:,} documents; use a "
+                f"cutoff of at most {DEPTH}"
+            )
+    return [measure.name for measure in found]
 
 
 def _scored(

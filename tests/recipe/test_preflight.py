@@ -34,6 +34,14 @@ def test_unknown_measures_are_refused_by_their_setting(
         check_inputs(dataclasses.replace(config, **{section: changed}))
 
 
+def test_a_cutoff_beyond_the_rankings_is_refused(tmp_path, minilm):
+    """R@2000 of 1,000 documents would be R@1000 under another name."""
+    config = load_config(write_recipe(tmp_path, minilm), {})
+    evaluation = dataclasses.replace(config.evaluation, measures=("R@2000",))
+    with pytest.raises(ValueError, match=r"measures: measure 'R@2000': .* 1,000 docum"):
+        check_inputs(dataclasses.replace(config, evaluation=evaluation))
+
+
 def test_an_objective_of_hard_negatives_needs_some(tmp_path, minilm, monkeypatch):
     config = load_config(write_recipe(tmp_path, minilm), {})
     monkeypatch.setitem(OBJECTIVES, "info_nce", Mined)

@@ -25,7 +25,8 @@ class LearnedPositions:
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """An encoder, how its `config.json` reads, what its weights are called, and what
-    tokenizers, limits and exports depend on. No other code asks for a `model_type`."""
+    tokenizers, limits and exports depend on. Only the PyTorch code that ships with
+    exports asks for a `model_type` as well."""
 
     model_types: Mapping[str, str]
     """Each `model_type` of config.json (the first is the one that we write, unless the
