@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 from jaxtyping import Int
 
 from cdejax.training.cache import Chunks
@@ -88,6 +89,8 @@ def check_context_size(context: int, batch: int) -> None:
 
 def fill_fraction(batch: Batch) -> float:
     """Fraction of the computed token positions that hold real tokens."""
-    groups = (*batch.texts, *batch.context)
-    real = sum(group.rows.real_tokens() for group in groups)
-    return real / max(sum(group.positions() for group in groups), 1)
+    real = computed = 0
+    for rows, count in (*batch.texts, *batch.context):
+        real += rows.real_tokens()
+        computed += int(np.sum(count)) * rows.ids[0].size
+    return real / max(computed, 1)

@@ -19,7 +19,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from cdejax.runtime.varying import vary_like
-from cdejax.training.rows import Rows
 from cdejax.typing import AnyArray
 
 Encode = Callable[[Any], Float[Array, "*texts dim"]]
@@ -29,14 +28,16 @@ Encode = Callable[[Any], Float[Array, "*texts dim"]]
 class Chunks(NamedTuple):
     """Chunks of rows of one width."""
 
-    rows: Rows
-    """The rows of all chunks: the first axis of every array is that of chunks."""
+    rows: Any
+    """The rows of all chunks: a pytree of arrays whose first axis is that of chunks
+    (in training `PaddedRows` or `PackedRows`)."""
     count: Int[AnyArray, "devices"]
     """Number of chunks with texts, which come first; only these are computed."""
 
-    def positions(self) -> int:
-        """Number of computed token positions, not counting those before texts."""
-        return int(np.sum(self.count)) * self.rows.ids[0].size
+    @classmethod
+    def full(cls, rows: Any) -> Chunks:
+        """Chunks all of which hold texts."""
+        return cls(rows, np.array([_chunks_of(rows)], np.int32))
 
 
 def encode_cached(
@@ -62,7 +63,7 @@ def encode_cached(
 
 
 def _encode_group(encode: Encode, group: Chunks, keep: int) -> Float[Array, "n dim"]:
-    total, rows = group.rows.ids.shape[0], group.rows
+    total, rows = _chunks_of(group.rows), group.rows
     count = jnp.max(group.count)
     parts = []
     if keep:
@@ -81,12 +82,12 @@ def _encode_group(encode: Encode, group: Chunks, keep: int) -> Float[Array, "n d
 def _encode_again(
     encode: Callable[..., Float[Array, "*texts dim"]],
     closed: Sequence[Array],
-    chunks: Rows,
+    chunks: Any,
     count: Int[Array, ""],
 ) -> Float[Array, "chunks *texts dim"]:
     """Embeds the first `count` chunks, and again in the backward pass."""
     example = jax.eval_shape(encode, _chunk(chunks, 0), *closed)
-    shape = (chunks.ids.shape[0], *example.shape)
+    shape = (_chunks_of(chunks), *example.shape)
     zeros = vary_like(jnp.zeros(shape, example.dtype), (closed, chunks))
 
     def add(index: Array, vectors: Array) -> Array:
@@ -98,7 +99,7 @@ def _encode_again(
 def _forward(
     encode: Callable[..., Float[Array, "*texts dim"]],
     closed: Sequence[Array],
-    chunks: Rows,
+    chunks: Any,
     count: Int[Array, ""],
 ) -> tuple[Array, Any]:
     return _encode_again(encode, closed, chunks, count), (closed, chunks, count)
@@ -106,7 +107,7 @@ def _forward(
 
 def _backward(
     encode: Callable[..., Float[Array, "*texts dim"]],
-    saved: tuple[Sequence[Array], Rows, Int[Array, ""]],
+    saved: tuple[Sequence[Array], Any, Int[Array, ""]],
     cotangent: Float[Array, "chunks *texts dim"],
 ) -> tuple[Any, None, None]:
     closed, chunks, count = saved
@@ -122,6 +123,11 @@ def _backward(
 _encode_again.defvjp(_forward, _backward)
 
 
-def _chunk(chunks: Rows, index: int | Array) -> Rows:
+def _chunks_of(rows: Any) -> int:
+    """Number of chunks, whether they hold texts or not."""
+    return jax.tree.leaves(rows)[0].shape[0]
+
+
+def _chunk(chunks: Any, index: int | Array) -> Any:
     pick = functools.partial(jax.lax.dynamic_index_in_dim, keepdims=False)
     return jax.tree.map(lambda x: pick(jnp.asarray(x), index), chunks)
