@@ -28,7 +28,7 @@ class TrainingConfig:
     clip_norm: float = 1.0
     """Maximum global gradient norm; larger gradients are scaled down to it."""
     objective: Literal["info_nce"] = "info_nce"
-    """What is minimised: `info_nce`, the softmax cross-entropy of the positives over
+    """The objective: `info_nce`, the softmax cross-entropy of the positives over
     in-batch and hard negatives."""
     temperature: float = 0.02
     """Temperature of the softmax: logits are cosines divided by it."""

@@ -1,1 +1,1 @@
-"""Model folders as others wrote them: found, opened, and every key accounted for."""
+"""Model folders in Hugging Face format: finding, reading, and checks of their keys."""

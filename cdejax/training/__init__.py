@@ -17,7 +17,7 @@
 - `optimizer.make_optimizer`: AdamW with a schedule and gradient clipping.
 - `checkpoint.Checkpoints`: asynchronous checkpoints of a pytree.
 - `best_checkpoint.BestCheckpoint`: the parameters with the highest score.
-- `callbacks.Callback`: is told of steps, evaluations and checkpoints.
+- `callbacks.Callback`: base class of reactions to steps, evaluations, checkpoints.
 - `callbacks.StopTraining`: ends a run early, raised by a callback.
 - `metrics.MetricsLog`: the callback that writes metrics.jsonl.
 - `tensorboard.TensorBoard`: the callback that writes TensorBoard events.

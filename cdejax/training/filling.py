@@ -42,6 +42,7 @@ def fill_chunks(
     pairs = list(zip(stores, rows, strict=True))
     lengths = np.concatenate([row_lengths(*pair) for pair in pairs])
     tokens = np.concatenate([store.joined(chosen) for store, chosen in pairs])
+    # `arrange` takes texts longest first; places go back to the order of the texts.
     order = np.argsort(-lengths, kind="stable")
     sorted_places = layout.arrange(lengths[order])
     inverse = np.argsort(order)
@@ -71,6 +72,8 @@ def _place_texts(
     side: Int[np.ndarray, "texts"],
 ) -> PlacedTexts:
     """Those of a device's texts that stand in rows of one shape."""
+    # Rows of all chunks lie end to end, so one index says where a token stands: where
+    # its text begins, and how many of the text's tokens come before it.
     first = places.row * shape.width + places.start
     within = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     chosen = np.repeat(mine, lengths)

@@ -41,6 +41,7 @@ def merge_layerwise(graphdef: nnx.GraphDef, params: Any, dims: Any, chunk: Any) 
         [GatheredLayer(*pair) for pair in zip(one.layers, other.layers, strict=True)]
         for one, other in zip(encoders, patterns, strict=True)
     ]
+    # Layers are taken out, so that gathering the rest does not gather them as well.
     for encoder in (*encoders, *patterns):
         encoder.layers = nnx.List([])
     model = _gather_module(model, jax.tree.leaves(nnx.split(pattern)[1]))

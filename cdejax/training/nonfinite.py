@@ -1,4 +1,4 @@
-"""A step whose loss or gradient is not finite: its batch is written down."""
+"""Writes the batch of a step whose loss or gradient is not finite to a file."""
 
 from __future__ import annotations
 

@@ -71,6 +71,7 @@ def _row_width(sample: list[list[int]], longest: int) -> int:
     width = max(_NARROWEST, 1 << (longest - 1).bit_length())
     real = sum(map(sum, sample))
     best, found = 0.0, width
+    # Attention costs more in wider rows, so these have to be filled clearly better.
     for candidate in (width, 2 * width, 4 * width, 8 * width):
         rows = sum(
             _rows_needed(lengths, candidate, _slots(lengths, candidate))
@@ -117,6 +118,7 @@ def _best_fit(lengths: list[int], width: int, slots: int) -> Int[np.ndarray, "3 
     used: list[int] = []
     places = np.empty((3, len(lengths)), np.int64)
     for index, length in enumerate(lengths):
+        # The lowest bit from `length` on is the fullest row in which the text fits.
         if fitting := spaces >> length:
             space = length + (fitting & -fitting).bit_length() - 1
             row = rows_with[space].pop()

@@ -76,6 +76,7 @@ class PaddedLayout(Layout):
         below = np.stack([(lengths <= limit).sum(1) for limit in limits], axis=1)
         below[:, 0] = 0  # empty texts count for the narrowest width
         counts = np.diff(below, axis=1)
+        # From narrow to wide: texts that moved up may move on with the rest there.
         for i, (shape, wider) in enumerate(itertools.pairwise(shapes)):
             rest = counts[:, i] % shape.rows
             empty = (shape.rows - rest) * (front + shape.width)
@@ -119,6 +120,8 @@ def plan_padded(
         counts = np.bincount(lengths.ravel())
         histogram = np.pad(histogram, (0, max(len(counts) - len(histogram), 0)))
         histogram[: len(counts)] += counts
+    # Candidates are judged on a sample of steps. Somewhat smaller chunks than asked for
+    # are tried, too: they may divide the texts of a step with fewer empty rows.
     sample = np.concatenate(sample_steps(steps))
     layouts = [
         PaddedLayout.of_widths(
@@ -133,6 +136,8 @@ def plan_padded(
         layouts,
         key=lambda layout: layout.computed(sample) * (1 + _COPY * len(layout.shapes)),
     )
+    # Numbers of chunks come from all steps: `chunks` is the size of the arrays, which
+    # no step may exceed; `least` says how many chunks hold texts in every step.
     used = np.concatenate([layout.chunks_in_use(lengths) for lengths in steps])
     most, least = used.max(0).tolist(), used.min(0).tolist()
     shapes = tuple(

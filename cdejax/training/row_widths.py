@@ -15,6 +15,7 @@ def best_widths(histogram: Int[np.ndarray, "longest"], most: int) -> tuple[int, 
       histogram: number of texts of each length.
       most: maximum number of widths.
     """
+    # Lengths count in units of 8, which keeps the table of costs small.
     steps = -(-(len(histogram) - 1) // 8) or 1
     padded = np.zeros(steps * 8 + 1, np.int64)
     padded[: len(histogram)] = histogram
@@ -28,12 +29,15 @@ def best_widths(histogram: Int[np.ndarray, "longest"], most: int) -> tuple[int, 
         (ends[None, :] - ends[:, None]) * width[None, :],
         np.iinfo(np.int64).max // 4,
     )
+    # best[j]: least cost of all texts of at most 8 j tokens, with one more width in
+    # every round; cuts[round][j]: where the width below the widest ends.
     best, cuts = cost[0], []
     for _ in range(1, min(most, steps)):
         total = best[:, None] + cost
         total[0] = cost[0]
         cuts.append(total.argmin(0))
         best = total.min(0)
+    # The longest text needs the widest row; from there, the cuts lead down.
     found, end = [], steps
     for cut in reversed([np.zeros(steps + 1, int), *cuts]):
         found.append(8 * end)

@@ -1,1 +1,1 @@
-"""How each architecture is written down: its `config.json` and its weights' names."""
+"""Architectures in Hugging Face format: `config.json` and names of the weights."""

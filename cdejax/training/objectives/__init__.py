@@ -4,7 +4,7 @@
 - `InfoNCE`, `info_nce`: softmax over in-batch and hard negatives.
 - `batch_terms`: loss and metrics of each query, in blocks of documents.
 - `ring_terms`: the same while documents pass from device to device.
-- `QueryTerms`: what these return.
+- `QueryTerms`: loss and metrics per query, which both return.
 - `Sum`, `LogSumExp`, `Expectation`, `Maximum`: reductions for objectives to use.
 """
 
