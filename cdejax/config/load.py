@@ -94,6 +94,8 @@ def only_variant(config: Config, name: str) -> Config:
     Raises:
       ValueError: unknown variant (with the nearest known one).
     """
+    if not config.variants:
+        raise ValueError(f"variant {name!r}: the recipe has no variants; name none")
     variant(config, name)
     return dataclasses.replace(config, variants={name: config.variants[name]})
 

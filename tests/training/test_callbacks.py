@@ -121,7 +121,7 @@ def test_every_way_to_give_a_recipe_and_what_was_trained_is_used(world):
 def test_a_wrong_recipe_or_variant_is_refused(recipe):
     with pytest.raises(ValueError, match=r"recipe: plan\.batch_siz: .*`batch_size`\?"):
         cdejax.train(recipe | {"plan": {"batch_siz": 4}})
-    with pytest.raises(ValueError, match="variant 'mine': unknown, known are none"):
+    with pytest.raises(ValueError, match="variant 'mine': the recipe has no variants"):
         cdejax.train(recipe, variant="mine")
 
 
@@ -197,3 +197,21 @@ def test_variants_are_trained_by_name(recipe):
     assert [folder.name for folder in stop.folders] == ["fast", "slow", "fast"]
     with pytest.raises(ValueError, match="did you mean `fast`"):
         cdejax.train(many, variant="fas")
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "message"),
+    [
+        ([print], r"callbacks: <built-in function print> is no Callback"),
+        (print, "is no list of callbacks"),
+    ],
+)
+def test_what_is_no_callback_is_refused_before_any_work(callbacks, message):
+    with pytest.raises(ValueError, match=message):
+        cdejax.train("no such recipe", callbacks=callbacks)
+
+
+@pytest.mark.parametrize("config", [None, ["my.yaml"]])
+def test_what_is_no_recipe_is_refused(config):
+    with pytest.raises(ValueError, match="is no recipe; give the path of a YAML file"):
+        cdejax.train(config)
