@@ -14,6 +14,7 @@ import argparse
 import collections
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -43,11 +44,12 @@ def run_commit(commit: str, folder: Path, recipe: Path | None) -> Path:
 
     All commits work under the same path, so that paths in files agree.
     """
-    code = folder / "code" / commit
+    code = folder.resolve() / "code" / commit
     shutil.rmtree(code, ignore_errors=True)
     subprocess.run(["git", "worktree", "prune"], cwd=ROOT, check=True)
     adding = ["git", "worktree", "add", "--quiet", "--detach", str(code), commit]
     subprocess.run(adding, cwd=ROOT, check=True)
+    _check_imported(code)
     project = Project(folder)
     shutil.rmtree(project.work, ignore_errors=True)
     commands = COMMANDS
@@ -69,6 +71,17 @@ def run_commit(commit: str, folder: Path, recipe: Path | None) -> Path:
     project.work.rename(left)
     subprocess.run(["git", "worktree", "remove", "--force", str(code)], cwd=ROOT)
     return left
+
+
+def _check_imported(code: Path) -> None:
+    """Refuses to go on if commands would run other code, such as an installed one."""
+    asking = [sys.executable, "-c", "import cdejax; print(cdejax.__file__)"]
+    environment = os.environ | {"PYTHONPATH": str(code)}
+    said = subprocess.run(
+        asking, cwd="/", env=environment, capture_output=True, text=True, check=True
+    )
+    if not Path(said.stdout.strip()).is_relative_to(code):
+        raise SystemExit(f"{said.stdout.strip()} is imported instead of {code}")
 
 
 def contents(folder: Path) -> dict[str, list[Any]]:
