@@ -4,8 +4,9 @@
 
 Without a recipe, every command that writes runs on a tiny project. Manifests, digests
 and TensorBoard files are left out; fingerprints, commits and times do not count, and
-checkpoints count by their arrays. Settings that only one of the commits knows are
-listed apart. What is compared stays in `runs/campaigns/commits/`.
+checkpoints count by their arrays. Files and settings of recipes that only one of the
+commits knows are listed apart, with a `+`. What is compared stays in
+`runs/campaigns/commits/`.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ _HASH = re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{8,64}\b")
 def run_commit(commit: str, folder: Path, recipe: Path | None) -> Path:
     """Runs the commands with the code of a commit; the folder of what they left.
 
-    All commits work under the same path, so that paths in files agree.
+    All commits have their code and work under the same paths, which some files name.
     """
-    code = folder.resolve() / "code" / commit
+    code = folder.resolve() / "code"
     shutil.rmtree(code, ignore_errors=True)
     subprocess.run(["git", "worktree", "prune"], cwd=ROOT, check=True)
     adding = ["git", "worktree", "add", "--quiet", "--detach", str(code), commit]
@@ -108,7 +109,11 @@ def _content(path: Path) -> Any:
         return _without_hashes(timeless(json.loads(text)))
     if path.suffix == ".jsonl":
         return [_without_hashes(timeless(json.loads(x))) for x in text.splitlines()]
-    return _HASH.sub("#", text)
+    # A model card shows its recipe, whose settings are compared one by one.
+    before, _, rest = text.partition("```yaml\n")
+    recipe, _, after = rest.partition("```")
+    text = _HASH.sub("#", before + after)
+    return {"text": text, "recipe": _without_hashes(yaml.safe_load(recipe))}
 
 
 def _without_hashes(value: Any) -> Any:
@@ -136,6 +141,11 @@ def differences(ours: Any, theirs: Any, place: str) -> list[str]:
     return [] if ours == theirs else [place]
 
 
+def _new_file_or_setting(place: str) -> bool:
+    file, _, key = place.removeprefix("+ : ").partition("[")
+    return not key or "recipe." in key or file.endswith(".yaml")
+
+
 def main() -> int:
     """Compares the commits; 1 if any file differs in more than settings."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -151,13 +161,13 @@ def main() -> int:
     files = sum(map(len, both[1].values()))
     before, after = both
     found = differences(before, after, "")
-    added = [place for place in found if place.startswith("+ ") and ".yaml" in place]
+    added = [x for x in found if x.startswith("+ ") and _new_file_or_setting(x)]
     other = [place for place in found if place not in added]
     for place in (*added, *other):
         sys.stdout.write(f"{place}\n")
     sys.stdout.write(
-        f"{files} files: {len(other)} differences, and {len(added)} settings in "
-        "recipes that one commit lacks\n"
+        f"{files} files: {len(other)} differences, and {len(added)} files or settings "
+        "in recipes that one commit lacks\n"
     )
     return int(bool(other))
 
