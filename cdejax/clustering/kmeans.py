@@ -117,8 +117,8 @@ def cluster_pairs(
       seed: seed of samples, restarts and the optional SVD.
 
     Returns:
-      The clusters, and counts per domain: rows, distinct rows, training points, training
-      points per centroid, requested k, non-empty clusters, and the size of the largest.
+      The clusters, and counts per domain: rows, distinct rows, training points (also
+      per centroid), requested k, non-empty clusters, and the size of the largest.
 
     Raises:
       ValueError: a domain has fewer distinct pairs than requested clusters, or a vector
@@ -182,7 +182,7 @@ class Points:
     def keys(self) -> UInt[np.ndarray, "pairs parts"]:
         """Hashes of the parts: pairs with equal keys are the same point.
 
-        (Among a million different vectors, a collision has a probability of 10^-7.)
+        (Among a million different vectors, a collision has a probability below 10^-7.)
         """
         sides = ("query", "document")
         parts = [hash_rows(t, self.pairs[:, c], sides[c]) for t, c in self._columns()]
