@@ -161,7 +161,7 @@ def write_blocks(
         out = open_npy(path, "r+")
         out[start : start + len(x)] = x
         with open(path, "r+b") as stream:
-            os.fsync(stream.fileno())  # like `out.flush()`, but other threads keep running
+            os.fsync(stream.fileno())  # like `out.flush()`, but other threads run
         zeros.append(start + np.flatnonzero(~x.any(axis=1)))
         done += len(x)
         artifacts.write_json(marker, done)
@@ -330,7 +330,7 @@ def _from_files(
 
 
 def _create(path: Path, rows: int, dim: int) -> np.memmap:
-    """Creates a preallocated `.npy`: a full disk is an error here, not a crash later."""
+    """Creates a preallocated `.npy`: a full disk is an error, not a crash later."""
     out = np.lib.format.open_memmap(path, "w+", np.float32, (rows, dim))
     with open(path, "r+b") as stream:
         os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
