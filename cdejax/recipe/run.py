@@ -31,7 +31,7 @@ def run_pairs(config: Config) -> str:
 
 
 def run_tfds(config: Config) -> str:
-    """Writes every variant's sources as TFDS datasets; returns the paths, one per line."""
+    """Writes every variant's sources as TFDS datasets; returns paths, one per line."""
     return _for_each_variant(
         config, lambda stages: tfds_stage(stages.config, stages.folder)
     )
@@ -74,7 +74,7 @@ def run_train(config: Config) -> str:
 
 @one_lookup()
 def run(config: Config) -> RenderableType | None:
-    """Runs every stage of every variant; returns the report (None except on process 0)."""
+    """Runs every stage of every variant; returns the report (on process 0, else None)."""
     variants = variants_of(config)
     for name, resolved in variants.items():  # stop early if something is missing
         check_inputs(resolved)

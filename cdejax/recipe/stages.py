@@ -132,7 +132,7 @@ class Stages:
         return self._run(tokens_stage, self.pairs())
 
     def vectors(self) -> Path:
-        """Surrogate vectors of the pairs; all processes share an encoder's work load."""
+        """Surrogate vectors of the pairs; with an encoder, all processes share work."""
         pairs = main_first("pairs", self.pairs)
         stage = functools.partial(self._run, vectors_stage, pairs)
         if self.config.vectors.method == "encoder":

@@ -158,8 +158,9 @@ def evaluate_all(
 ) -> Iterator[Result]:
     """Evaluates BM25 (if configured) and an embedder on collections.
 
-    The embedder is evaluated in every configured context. A contextual model has a result per context, named `SYSTEM (CONTEXT)` if there are
-    several. The context `other-domain` is drawn from the next collection.
+    A contextual model is evaluated in every configured context; if there are several,
+    its results are named `SYSTEM (CONTEXT)`. The context `other-domain` is drawn from
+    the next collection.
 
     Raises:
       ValueError: `other-domain` with a single collection.

@@ -29,11 +29,11 @@ class ContextRecord(NamedTuple):
     source: str
     """`corpus`, `training rows` or `texts`."""
     texts: int
-    """Texts that the sample was drawn from."""
+    """Number of texts that the sample was drawn from."""
     size: int
     seed: int
     hash: str
-    """Of the context (`Context.hash`)."""
+    """Hash of the context (`Context.hash`)."""
 
 
 class _Place(NamedTuple):
