@@ -311,7 +311,7 @@ def _log_to_stderr() -> None:
     """Shows the package's log messages (truncated texts, chosen kernels) on stderr."""
     logger = logging.getLogger("cdejax")
     if not logger.handlers or _HANDLER in logger.handlers:
-        _HANDLER.stream = sys.stderr  # a caller may have replaced and closed the old one
+        _HANDLER.stream = sys.stderr  # a caller may have closed and replaced it
         _HANDLER.setFormatter(logging.Formatter("%(name)s: %(message)s"))
         logger.addHandler(_HANDLER)
         logger.setLevel(logging.INFO)

@@ -74,7 +74,7 @@ def run_train(config: Config) -> str:
 
 @one_lookup()
 def run(config: Config) -> RenderableType | None:
-    """Runs every stage of every variant; returns the report (on process 0, else None)."""
+    """Runs every stage of every variant; returns the report (None off process 0)."""
     variants = variants_of(config)
     for name, resolved in variants.items():  # stop early if something is missing
         check_inputs(resolved)
