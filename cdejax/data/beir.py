@@ -19,8 +19,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Collection:
-    """An evaluation collection: a corpus and the queries with relevant documents in it.
-    """
+    """An evaluation collection: a corpus, and queries with relevant documents in it."""
 
     document_ids: list[str]
     documents: list[str]
@@ -30,7 +29,7 @@ class Collection:
     qrels: dict[str, dict[str, int]]
     """Grades of the queries in `query_ids`, by query id and document id."""
     counts: dict[str, int]
-    """`documents`, `empty_documents`, `queries`, `unjudged_queries` (left out: they have
+    """`documents`, `empty_documents`, `queries`, `unjudged_queries` (left out, having
     no document of positive grade), `judgments`, `unknown_ids` (judgments left out since
     they name a query or document that does not exist)."""
     titles: Mapping[str, str] = field(default_factory=dict)

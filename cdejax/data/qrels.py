@@ -140,7 +140,7 @@ def _judgment(
 def _new(
     read: Judgment, found: dict[tuple[str, str], Judgment]
 ) -> Judgment | Problem | None:
-    """The judgment if new, None if an earlier line repeats it, or a contradiction."""
+    """The judgment if new, None for a repetition, a problem for a contradiction."""
     first = found.setdefault((read.query_id, read.document_id), read)
     if first is read:
         return read

@@ -96,7 +96,7 @@ def _features(ids: list[str]) -> Any:
 def _write_records(
     pairs: Iterator[Pair], features: Any, ids: list[str], folder: Path
 ) -> tuple[list[int], int]:
-    """Writes shards under their final names; returns their numbers of rows, and bytes."""
+    """Writes shards under their final names; returns their row counts and the bytes."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
     lengths: list[int] = []

@@ -172,8 +172,7 @@ def function_pairs(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _functions(node: ast.AST) -> Iterator[Function]:
-    """All functions below `node` in source order, without descending into expressions.
-    """
+    """All functions below `node` in source order; expressions are not searched."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function):
             yield child
@@ -190,7 +189,7 @@ def _printable(text: str) -> bool:
 
 
 def _without_docstring(node: Function, lines: list[str]) -> str:
-    """The function's source without decorators and docstring; "" if it is too short."""
+    """The function's source without decorators and docstring; "" if it is trivial."""
     docstring, *body = node.body
     if not body or docstring.end_lineno is None or node.end_lineno is None:
         return ""
