@@ -98,7 +98,7 @@ def _facts(config: Config, inputs: Inputs) -> dict[str, str]:
 
 
 def _prefixes(config: Config) -> dict[str, str]:
-    """The prefixes of texts, and the prompts in the model's folder if they differ."""
+    """The prefixes in use, and the prompts in the folders of the models."""
     tokens, said = tokens_of(config), start_prompts(config)
     used = {"query": tokens.query.prefix, "document": tokens.document.prefix}
     shown = {f"{s} prefix": f"{used[s]!r} (folder: {said[s]!r})" for s in used}
@@ -126,9 +126,9 @@ def _leaves(model: TrainableModel) -> list[Any]:
 def step_flops(model: TrainableModel, maker: BatchMaker) -> tuple[float, float]:
     """Matrix-multiplication FLOPs of the plan's first step: (useful, computed).
 
-    Useful: 3 forward passes over real tokens (the backward pass costs two). Computed: 4
-    forward passes over padded positions, since the gradient cache repeats each forward
-    pass. The context's positions count in both.
+    Useful: 3 times the forward pass over real tokens (the backward pass counts twice).
+    Computed: 4 times the forward pass over padded positions, since the gradient cache
+    repeats each forward pass. The context's positions count in both.
     """
     real, padded = maker.real_tokens(0), maker.padded_tokens(0)
     texts = maker.plan.batch_size * (2 + maker.settings.negatives_per_query)
