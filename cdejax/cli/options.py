@@ -105,7 +105,7 @@ class ContextOptions:
     fill: Literal["mask", "resample"] = "mask"
     """Unfilled context slots: mask them in attention, or resample texts."""
     batch_size: int = 128
-    """Texts encoded at once."""
+    """Number of texts encoded at once."""
     overwrite: bool = False
     """Replace an existing context."""
 
@@ -139,7 +139,7 @@ class EncodeOptions:
     seed: int = 0
     """Contextual models: seed of the sample that becomes the context."""
     batch_size: int = 128
-    """Texts encoded at once."""
+    """Number of texts encoded at once."""
     overwrite: bool = False
     """Replace the output if it exists."""
 
@@ -163,7 +163,7 @@ class SearchOptions:
     seed: int = 0
     """Contextual models: seed of the sample that becomes the context."""
     batch_size: int = 128
-    """Texts encoded at once."""
+    """Number of texts encoded at once."""
     output: File = None
     """Write all results to this file, as JSON lines."""
     overwrite: bool = False

@@ -258,7 +258,7 @@ def batch_hardness(
       top1: share of queries whose own document scores above all negatives.
       masked: share of the negatives whose score is at least that of the query's own
         document plus `margin`.
-      duplicates: share of the off-diagonal cells that are no negatives.
+      duplicates: share of the off-diagonal cells that are not negatives.
     """
     some = rows[:QUERIES]
     documents = arrays.documents[arrays.document[rows]]

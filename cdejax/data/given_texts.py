@@ -37,7 +37,7 @@ def as_rows(texts: Any) -> Sequence[str]:
 
 
 def check_texts(texts: Any) -> Sequence[str]:
-    """The texts as rows; ValueError, by index, for an item that is no valid string."""
+    """The texts as rows; ValueError, by index, if one is not a valid string."""
     rows = as_rows(texts)
     for index, text in enumerate(rows):
         if not isinstance(text, str):
