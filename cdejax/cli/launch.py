@@ -1,7 +1,7 @@
-"""Starts the processes of a run on this host, and ends all when one ends badly.
+"""Starts the processes of a run on this host, and terminates all when one fails.
 
-The processes run `python -m cdejax` with the variables of `runtime.processes`. Where a
-scheduler has set these itself, one process is started, and watched all the same.
+The processes run `python -m cdejax` with the variables of `runtime.processes`. If a
+scheduler has already set these, a single process is started and monitored as well.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from cdejax.cli.options import LaunchOptions
 from cdejax.runtime.processes import Membership, check_address
 
 GRACE_SECONDS = 10
-"""Between SIGTERM, with which processes are asked to end, and SIGKILL."""
+"""Time between SIGTERM and SIGKILL when processes are terminated."""
 _AGAIN = "All are ended; started again, training resumes at its last checkpoint."
 _BAD_INPUT = 2
-"""Exit code after which starting again gives the same, unless something is changed."""
+"""Exit code after which a restart would fail again unless something is changed."""
 _KEPT_LINES = 60
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
-"""Asks Linux for a signal when the parent dies."""
+"""Option of `prctl` that requests a signal when the parent dies (Linux)."""
 _NOISE = re.compile(r"\s*(@ +0x|\*\*\*|RPC:|$)")
-"""Lines below the one that says why JAX aborts."""
+"""Lines that follow the one with JAX's reason for aborting."""
 _SILENT = re.compile(r"stopped sending heartbeats\):\n((?:\d+\n)+)")
 _LOST_MAIN = re.compile(r"Failed to send RPC to coordination|Service/Heartbeat")
 
 
 def _end_with_launcher() -> None:
-    """Has the kernel end a process whose launcher was killed (Linux)."""
+    """Makes the kernel terminate this process if its launcher is killed (Linux)."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def launch(options: LaunchOptions) -> None:
-    """Runs a command in the processes of this host, until all have ended.
+    """Runs a command in the processes of this host until all have ended.
 
-    Output of process 0 passes unchanged; that of the others goes to standard error,
-    every line marked with their number. Returns if all end well.
+    Output of process 0 is passed on unchanged; that of the others goes to standard
+    error, every line prefixed with the process number. Returns if all succeed.
 
     Raises:
       ValueError: the options contradict each other or the environment.
-      SystemExit: a process ended badly, or this one was told to end: the others have
-        been ended, and a line says why. A process that freezes, here or on another
-        host, ends the others after `heartbeat` seconds, and JAX says so.
+      SystemExit: a process failed, or this one received a signal: the others have been
+        terminated, and one line reports why. If a process freezes, here or on another
+        host, JAX aborts the others after `heartbeat` seconds and reports it.
     """
     if not options.command:
         raise ValueError("no command: e.g. `cdejax launch --processes 2 train …`")
@@ -72,7 +72,7 @@ def launch(options: LaunchOptions) -> None:
 
 
 def _watch(children: list[_Child], ended: queue.SimpleQueue[_Child | int]) -> None:
-    """Returns when all have ended well."""
+    """Returns once all have succeeded."""
     for _ in children:
         first = ended.get()
         if isinstance(first, int):
@@ -87,7 +87,7 @@ def _watch(children: list[_Child], ended: queue.SimpleQueue[_Child | int]) -> No
 
 
 class _Child:
-    """A process, the threads that pass on its output, and its last words."""
+    """A process, the threads that pass on its output, and its last lines of output."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class _Child:
             stdout=None if first else subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **environment, **(_terminal() if first else {})},
-            start_new_session=True,  # signals reach it from us alone
+            start_new_session=True,  # only the launcher sends it signals
             preexec_fn=_end_with_launcher,
         )
         pipes = [(self.process.stderr, sys.stderr.buffer, True)]
@@ -124,12 +124,12 @@ class _Child:
     def _pass_on(
         self, source: IO[bytes], sink: IO[bytes], mark: bytes, kept: bool
     ) -> None:
-        """Passes lines on: bars (which end in a carriage return) as they come."""
+        """Passes lines on; progress bars (ending in a carriage return) immediately."""
         for block in _blocks(source, lines=bool(mark)):
             if kept:
                 text = block.decode(errors="replace")
                 self.lines.extend(text.splitlines(keepends=True))
-            with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
+            with contextlib.suppress(OSError, ValueError):  # the reader has closed it
                 sink.write(mark + block)
                 sink.flush()
 
@@ -141,13 +141,13 @@ class _Child:
     def drain(self) -> None:
         """Waits until the output of an ended process has been passed on."""
         for thread in self._pumps:
-            thread.join(timeout=2)  # a process of its own may hold the pipe
+            thread.join(timeout=2)  # a grandchild may hold the pipe open
 
     def verdict(self) -> str:
-        """How it ended and why, in a line."""
+        """How and why it ended, in one line."""
         code = self.process.returncode
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-        if code != -signal.SIGKILL:  # of which no process can say anything
+        if code != -signal.SIGKILL:  # a process cannot report a SIGKILL
             how += f" ({self._reason()})"
         return f"{self.name or 'the process'} on {socket.gethostname()} ended by {how}"
 
@@ -162,13 +162,13 @@ class _Child:
         return spoken[-1] if spoken else "it said nothing"
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the process and those that it started."""
+        """Sends a signal to the process and its children."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
 
 def _blocks(source: IO[bytes], lines: bool) -> Iterator[bytes]:
-    """What comes in, line by line or as it comes."""
+    """Blocks of a stream, line by line or as they arrive."""
     if lines:
         yield from source
         return
@@ -177,7 +177,7 @@ def _blocks(source: IO[bytes], lines: bool) -> Iterator[bytes]:
 
 
 def _terminate(children: list[_Child]) -> None:
-    """Ends all that run, at the latest after `GRACE_SECONDS`."""
+    """Terminates all running processes, by SIGKILL after `GRACE_SECONDS`."""
     deadline = time.monotonic() + GRACE_SECONDS
     running = [child for child in children if child.process.poll() is None]
     for child in running:
@@ -194,7 +194,7 @@ def _terminate(children: list[_Child]) -> None:
 
 @contextlib.contextmanager
 def _signals_to(ended: queue.SimpleQueue[_Child | int]) -> Iterator[None]:
-    """Puts Ctrl-C and SIGTERM into the queue, instead of ending this process."""
+    """Puts Ctrl-C and SIGTERM into the queue instead of terminating this process."""
     caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     old = {number: signal.getsignal(number) for number in caught}
     old = {n: handler for n, handler in old.items() if handler != signal.SIG_IGN}
@@ -208,7 +208,7 @@ def _signals_to(ended: queue.SimpleQueue[_Child | int]) -> Iterator[None]:
 
 
 def _environments(options: LaunchOptions) -> Iterator[tuple[str, dict[str, str]]]:
-    """Name and variables of each process of this host.
+    """Name and environment variables of each process of this host.
 
     Raises:
       ValueError: the options contradict each other or the environment.
@@ -251,7 +251,7 @@ def _coordinator(options: LaunchOptions) -> str:
 
 
 def _devices(options: LaunchOptions, place: int) -> dict[str, str]:
-    """JAX's variables for a process's share of the devices."""
+    """JAX's environment variables that select a process's share of the devices."""
     if options.devices is None:
         return {}
     if options.devices < 1:
@@ -264,7 +264,7 @@ def _devices(options: LaunchOptions, place: int) -> dict[str, str]:
 
 
 def _terminal() -> dict[str, str]:
-    """Lets bars and colours through to a terminal, which the process does not see."""
+    """Enables progress bars and colours when the launcher's output is a terminal."""
     if not (sys.stderr.isatty() and sys.stdout.isatty()):
         return {}
     size = shutil.get_terminal_size()

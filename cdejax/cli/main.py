@@ -1,6 +1,6 @@
 """The command line: `cdejax COMMAND --config recipe.yaml`, `cdejax encode`, `search`.
 
-Nothing heavy is imported before a command runs, so that help and mistakes are quick.
+Heavy modules are imported only when a command runs, so help and errors appear quickly.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from cdejax.runtime import processes
 
 
 class Command(NamedTuple):
-    """What a command is given, what it calls and how it explains itself."""
+    """Options, function and help text of a command."""
 
     options: type
-    """Dataclass with its options; a `RecipeOptions` hands over the loaded recipe."""
+    """Dataclass with its options; for a `RecipeOptions`, the recipe is passed on."""
     function: str
-    """MODULE:NAME of the function called with them."""
+    """MODULE:NAME of the function that is called with them."""
     summary: str
-    """What comes in and what goes out, in one sentence."""
+    """Input and output, in one sentence."""
     detail: str
-    """What else a newcomer wants to know."""
+    """Further explanation for new users."""
     example: str
-    """Arguments that show it at work."""
+    """Example arguments."""
     everywhere: bool = False
-    """Among several processes: all call it; otherwise process 0 does, and they wait."""
+    """Whether all processes call the function; otherwise only process 0 does."""
 
 
 _WIDTH = 112
-"""Columns of what is printed to a file or a pipe."""
+"""Width, in columns, of output to a file or a pipe."""
 _HANDLER = logging.StreamHandler()
 _RUN = "cdejax.recipe.run"
 _RECIPE = "--config configs/quickstart.yaml"
@@ -196,7 +196,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command; mistakes of the user end in one line and exit code 2."""
+    """Runs a command; user errors end in a one-line message and exit code 2."""
     with processes.leave_in_order():
         _main(list(sys.argv[1:] if arguments is None else arguments))
 
@@ -225,7 +225,7 @@ def _main(arguments: list[str]) -> None:
 
 
 def _run(name: str, arguments: Sequence[str]) -> Any:
-    """Reads the command's options and calls its function."""
+    """Parses the command's options and calls its function."""
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
         hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(COMMANDS)}"
@@ -264,7 +264,7 @@ def _run(name: str, arguments: Sequence[str]) -> Any:
 
 
 def _cut(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Arguments before and from the command that is to be launched."""
+    """Splits the arguments before the command to launch from those that form it."""
     for index, argument in enumerate(arguments):
         if argument == "--":
             return arguments[:index], arguments[index + 1 :]
@@ -279,7 +279,7 @@ def _help(name: str, command: Command) -> str:
 
 
 def _overview() -> None:
-    """Every command in a line, and how to learn more."""
+    """Prints one line per command, and where to find more help."""
     console = Console(highlight=False)
     console.print(
         "[bold]cdejax[/bold] trains and uses text embedding models in JAX, contextual "
@@ -299,7 +299,7 @@ def _overview() -> None:
 
 
 def _show(result: Any) -> None:
-    """Prints what a command hands back: a folder, a text, a table."""
+    """Prints what a command returns: a folder, a text or a table."""
     if isinstance(result, (str, Path)):
         Console(soft_wrap=True).print(str(result), markup=False, highlight=False)
     elif result is not None:
@@ -308,18 +308,18 @@ def _show(result: Any) -> None:
 
 
 def _log_to_stderr() -> None:
-    """What the package logs (texts cut, kernels chosen) is for the user to see."""
+    """Shows the package's log messages (truncated texts, chosen kernels) on stderr."""
     logger = logging.getLogger("cdejax")
     if not logger.handlers or _HANDLER in logger.handlers:
-        _HANDLER.stream = sys.stderr  # a caller may have replaced and closed the last
+        _HANDLER.stream = sys.stderr  # a caller may have closed and replaced it
         _HANDLER.setFormatter(logging.Formatter("%(name)s: %(message)s"))
         logger.addHandler(_HANDLER)
         logger.setLevel(logging.INFO)
-        logger.propagate = False  # other libraries' root handlers would say it again
+        logger.propagate = False  # root handlers of other libraries would repeat it
 
 
 def _log_among_others() -> None:
-    """Only process 0 tells how things go; the others speak up when they must."""
+    """Logs progress on process 0 only; other processes log warnings and errors."""
     if not processes.is_main():
         logger = logging.getLogger("cdejax")
         logger.setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""`cdejax encode`, `search`, `context`, `bake` and `onnx`: exported models at work."""
+"""Commands on exported models: `cdejax encode`, `search`, `context`, `bake`, `onnx`."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from cdejax.models.context import Context
 
 SHOWN = 20
-"""Queries in the table at most; a file of results holds all."""
+"""Maximum number of queries in the table; a file of results holds all."""
 
 
 def encode(options: EncodeOptions) -> Path:
-    """Writes the vectors of a file's texts as float32 [texts, dim], in their order.
+    """Writes the vectors of a file's texts as float32 [texts, dim], in the same order.
 
     Returns:
       The written file.
 
     Raises:
-      ValueError: bad texts, a bad model, a context that is missing or not wanted, or an
-        output that exists or cannot be written.
+      ValueError: invalid texts, an invalid model, a missing or unexpected context, or
+        an output that exists or cannot be written.
     """
     if options.output.suffix != ".npy":
         raise ValueError(f"{options.output}: the vectors go to a .npy file")
@@ -69,10 +69,10 @@ def search(options: SearchOptions) -> RenderableType:
     """Ranks the documents for every query by cosine similarity.
 
     Returns:
-      A table of the first queries' results.
+      A table of the results of the first queries.
 
     Raises:
-      ValueError: as `encode`, or no query was given.
+      ValueError: as `encode`, or no query is given.
     """
     if options.k < 1:
         raise ValueError(f"--k {options.k}: at least 1 is needed")
@@ -105,7 +105,7 @@ def onnx(options: OnnxOptions) -> Path:
     """Adds ONNX graphs to a model folder, or to a copy of it.
 
     Returns:
-      The folder of the graphs.
+      The folder that holds the graphs.
 
     Raises:
       ValueError: as `cdejax.export.onnx.add_onnx`.
@@ -122,8 +122,8 @@ def make_context(options: ContextOptions) -> Path:
       The written folder.
 
     Raises:
-      ValueError: bad texts, a model that takes no context, a choice that cannot be
-        made, or a folder that holds something or cannot be written.
+      ValueError: invalid texts, a model that takes no context, an impossible choice of
+        texts, or a folder that is not empty or cannot be written.
     """
     _check_folder(options.output, options.overwrite)
     texts = list(read_texts(options.texts).values())
@@ -151,7 +151,7 @@ def bake(options: BakeOptions) -> Path:
       The written folder.
 
     Raises:
-      ValueError: as `cdejax.export.baked.export_baked`, or no context is there.
+      ValueError: as `cdejax.export.baked.export_baked`, or there is no context.
     """
     local_output(options.output, "--output")
     return baked.bake(options.model, Context.load(options.context), options.output)
@@ -169,7 +169,7 @@ def _queries(options: SearchOptions) -> dict[str, str]:
 
 
 def _read_context(embedder: Embedder, path: Path, seed: int) -> Context:
-    """A saved context, or one made from the texts of a file."""
+    """A saved context, or a new one from the texts of a file."""
     if is_text_file(path) or path.is_file():
         return embedder.context(list(read_texts(path).values()), seed=seed)
     return Context.load(path)
@@ -181,7 +181,7 @@ def _results(
     scores: np.ndarray,
     rows: np.ndarray,
 ) -> list[dict[str, Any]]:
-    """One JSON object a query, its documents best first."""
+    """One JSON object per query, with its documents best first."""
     ids, texts = list(documents), list(documents.values())
     return [
         {
@@ -202,7 +202,7 @@ def _results(
 
 
 def _table(results: list[dict[str, Any]], output: Path | None) -> RenderableType:
-    """The first queries' documents, and where the rest is."""
+    """A table of the first queries' documents, and a note on where the rest is."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -224,7 +224,7 @@ def _table(results: list[dict[str, Any]], output: Path | None) -> RenderableType
 
 
 def _check_output(path: Path, overwrite: bool, *inputs: Path | None) -> None:
-    """Refuses, before any work, an output that cannot or must not be written."""
+    """Rejects, before any work, an output that cannot or must not be written."""
     local_output(path, "--output")
     if any(
         given and given.exists() and path.exists() and path.samefile(given)
@@ -242,7 +242,7 @@ def _check_output(path: Path, overwrite: bool, *inputs: Path | None) -> None:
 
 
 def _check_folder(path: Path, overwrite: bool) -> None:
-    """Refuses a folder that a context cannot or should not be written to."""
+    """Rejects a folder that a context cannot or should not be written to."""
     local_output(path, "--output")
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path}: is a file; name a folder")
@@ -258,7 +258,7 @@ def _check_folder(path: Path, overwrite: bool) -> None:
 
 
 def _write(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Writes whole or not at all."""
+    """Writes a file atomically: either completely or not at all."""
     try:
         durable.write_file(path, write)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Spherical k-means by FAISS, on the CPU: the reference."""
+"""Spherical k-means with FAISS on the CPU: the reference implementation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def train(
     """Unit centroids of spherical k-means on all of `points`.
 
     The best of `nredo` restarts of `niter` iterations by total inner product; equal
-    input and seed give equal centroids on one machine. A restart ends early once an
-    iteration leaves the objective as it is. FAISS says nothing on its way, so `advance`
-    is not called.
+    inputs and seeds yield equal centroids on one machine. A restart ends early once an
+    iteration does not change the objective. FAISS does not report its progress, so
+    `advance` is not called.
     """
     import faiss
 
@@ -35,7 +35,7 @@ def train(
         nredo=settings.nredo,
         seed=seed,
         spherical=True,
-        # The caller has drawn its sample: FAISS neither samples nor warns.
+        # The caller has already sampled: FAISS must neither sample nor warn.
         max_points_per_centroid=-(-len(points) // k),
         min_points_per_centroid=1,
     )
@@ -46,7 +46,7 @@ def train(
 def nearest(
     centroids: Float[np.ndarray, "k dim"],
 ) -> Callable[[Float[np.ndarray, "points dim"]], Int[np.ndarray, "points"]]:
-    """A function from points to the centroids of largest inner product."""
+    """A function that maps points to the centroids with the largest inner product."""
     import faiss
 
     index = faiss.IndexFlatIP(centroids.shape[1])

@@ -1,4 +1,4 @@
-"""Arrays that users bring: checked before anything is computed from them."""
+"""Checks of user-supplied arrays, made before anything is computed from them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def check_vectors(
 
     Args:
       x: vectors, of any floating-point type.
-      name: what they are called in the message.
-      first: row number of `x[0]` in the message.
+      name: their name in the error message.
+      first: row number of `x[0]` in the error message.
 
     Raises:
-      ValueError: a row holds NaN, infinity or more than float32 holds, or nothing but
-        zeros or values that float32 rounds to zero or to few digits; with the value.
+      ValueError: a row holds NaN, infinity or a value beyond float32's range, or only
+        zeros, or only values below float32's smallest normal number. The message
+        contains the value.
     """
     size = np.abs(x)
     largest = size.max(axis=1)  # NaN where a row holds one
@@ -54,13 +55,13 @@ def check_vectors(
 def check_file(
     path: str | Path, rows: int, side: str, pairs_fingerprint: str
 ) -> Float[np.ndarray, "rows dim"]:
-    """Maps a user's vectors after checking that they are what we take them for.
+    """Memory-maps a user's vectors after checking type, shape and origin.
 
     A file `PATH.json` with {"pairs": FINGERPRINT}, or the manifest of a vectors
-    artefact in the same folder, says which pairs artefact they were made for.
+    artefact in the same folder, names the pairs artefact they were made for.
 
     Raises:
-      ValueError: not a plain `.npy`, not floating point, not 2-D, no columns, another
+      ValueError: not a plain `.npy`, not floating point, not 2-D, no columns, the wrong
         number of rows, or made for another pairs artefact.
     """
     path, where = Path(path), f"vectors.{side}: {path}"
@@ -81,7 +82,7 @@ def check_file(
 
 
 def load_npy(path: Path, where: str) -> Shaped[np.ndarray, "..."]:
-    """Maps a `.npy` file of plain numbers; ValueError if it is anything else."""
+    """Memory-maps a `.npy` file of plain numbers; ValueError for anything else."""
     try:
         return open_npy(path)
     except ValueError as error:
@@ -92,7 +93,7 @@ def load_npy(path: Path, where: str) -> Shaped[np.ndarray, "..."]:
 
 
 def check_origin(path: Path, where: str, pairs_fingerprint: str) -> None:
-    """ValueError if a file (or folder) says that it was made for other pairs."""
+    """Raises ValueError if a file or folder is marked as made for other pairs."""
     sidecar = path.with_name(path.name + ".json")
     manifest = (path if path.is_dir() else path.parent) / artifacts.MANIFEST
     if sidecar.is_file():

@@ -1,4 +1,4 @@
-"""Which pairs may share batches: those of a domain, or of domains merged on purpose."""
+"""Domain groups: pairs may share batches within a domain or explicitly merged ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TrainingPairs:
     """The training pairs of a pairs artefact, by domain group."""
 
     source: Pairs
-    """The artefact: texts, and rows of queries and documents."""
+    """The pairs artefact: texts, and rows of queries and documents."""
     names: Sequence[str]
     """Names of the groups."""
     group: Int[np.ndarray, "pairs"]
@@ -26,7 +26,7 @@ class TrainingPairs:
 
     @classmethod
     def of(cls, pairs: Pairs, groups: Mapping[str, Sequence[str]]) -> TrainingPairs:
-        """Groups the training pairs; ValueError as `group_domains`."""
+        """Groups the training pairs; raises ValueError as `group_domains` does."""
         names, group_of = group_domains(pairs.domains, groups)
         return cls(pairs, names, group_of[np.asarray(pairs.train.domain)])
 
@@ -35,18 +35,18 @@ class TrainingPairs:
 
     @property
     def fingerprint(self) -> str:
-        """The pairs artefact's."""
+        """Fingerprint of the pairs artefact."""
         return self.source.fingerprint
 
     @property
     def sizes(self) -> Int[np.ndarray, "groups"]:
-        """Pairs of each group."""
+        """Number of pairs in each group."""
         return np.bincount(self.group, minlength=len(self.names))
 
     def filling(
         self, batch: int, min_domain: str
     ) -> list[tuple[str, Int[np.ndarray, "rows"]]]:
-        """Name and rows of each group that fills a batch; see `check_sizes`."""
+        """Name and rows of each group that fills a batch (see `check_sizes`)."""
         kept = check_sizes(self.names, self.sizes, batch, min_domain)
         return [(self.names[n], np.flatnonzero(self.group == n)) for n in kept]
 
@@ -54,19 +54,19 @@ class TrainingPairs:
 def group_domains(
     domains: Sequence[str], groups: Mapping[str, Sequence[str]]
 ) -> tuple[list[str], Int[np.ndarray, "domains"]]:
-    """Merges domains.
+    """Merges domains into groups.
 
     Args:
       domains: names of all domains.
-      groups: {new name: domains}; a name may hold `*` for any characters.
+      groups: {new name: domains}; in a domain name, `*` matches any characters.
 
     Returns:
-      Names of the groups (domains not mentioned stay groups of their own), and the
-      group number of every domain.
+      Names of the groups (a domain not mentioned is a group of its own), and the group
+      number of every domain.
 
     Raises:
       ValueError: a name matches no domain, a domain is in two groups, or a new name is
-        also that of a domain outside the group.
+        also the name of a domain outside the group.
     """
     owner: dict[str, str] = {}
     for group, patterns in groups.items():
@@ -93,11 +93,11 @@ def check_sizes(
     batch: int,
     min_domain: str,
 ) -> list[int]:
-    """Numbers of the groups that fill a batch.
+    """Numbers of the groups that have enough rows for a batch.
 
     Raises:
       ValueError: a group is smaller than a batch and `min_domain` is `error`, or no
-        group is left.
+        group has enough rows.
     """
     small = [(n, int(s)) for n, s in zip(names, sizes, strict=True) if 0 < s < batch]
     if small and min_domain == "error":

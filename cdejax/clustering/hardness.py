@@ -1,10 +1,10 @@
-"""How hard the planned batches are, as the surrogate sees it.
+"""Hardness of the planned batches, measured by the surrogate's scores.
 
-Clusters are described by their sizes and by the mean cosine inside them. Batches are
-described by two shares of the surrogate's in-batch scores: how often a query's own
-document scores highest (top-1 rate), and which cells the false-negative mask would
-remove (spec 4; GISTEmbed). The planned batches are compared with random ones, drawn
-within domains and from everything.
+Clusters are described by their sizes and their mean within-cluster cosine. Batches are
+described by two figures from the surrogate's in-batch scores: the share of queries
+whose own document scores highest (top-1 rate), and the share of scores that the
+false-negative mask would remove (spec 4; GISTEmbed). The planned batches are compared
+with random ones, drawn within domains and from all pairs.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from cdejax.data.pairs import Pairs
 from cdejax.storage import artifacts
 
 BATCHES = 8
-"""Batches examined of each domain."""
+"""Maximum number of batches examined per domain."""
 QUERIES = 1024
-"""Queries examined of each batch (against all of its documents)."""
+"""Maximum number of queries examined per batch (against all of its documents)."""
 _BLOCK = 65536
 
 
 @dataclass(frozen=True)
 class PairArrays:
-    """What the report needs of every training pair."""
+    """The arrays of the training pairs that the report needs."""
 
     queries: Float[np.ndarray, "queries dim"]
     documents: Float[np.ndarray, "documents dim"]
@@ -47,7 +47,7 @@ class PairArrays:
     group: Int[np.ndarray, "pairs"]
     """Domain group of each pair."""
     known: KnownPositives
-    """Which documents answer which queries."""
+    """Documents known to be relevant to each query."""
 
 
 def hardness_stage(
@@ -58,15 +58,15 @@ def hardness_stage(
     clusters: Path,
     plan: Path,
 ) -> Path:
-    """Writes the report on a plan (see `hardness_report`), or finds it written.
+    """Writes the report on a plan (see `hardness_report`), or reuses an existing one.
 
     Args:
       config: the recipe.
       root: folder of all artefacts.
-      pairs: pairs artefact.
-      vectors: its surrogate vectors.
-      clusters: their clusters.
-      plan: the batch plan.
+      pairs: the pairs artefact.
+      vectors: its vectors artefact.
+      clusters: its clusters artefact.
+      plan: its plan artefact.
 
     Returns:
       The artefact folder: `hardness.json`, `hardness.png`.
@@ -97,16 +97,16 @@ def hardness_report(
     plan: Plan,
     folder: str | Path,
 ) -> dict[str, Any]:
-    """Writes `hardness.json` and `hardness.png` to a folder; returns the numbers.
+    """Writes `hardness.json` and `hardness.png` to a folder; returns the figures.
 
     Args:
-      config: for the mask's margin (0 where training has no mask), domain groups and
-        the seed of samples.
+      config: the recipe; read are the mask's margin (0 without a mask), the domain
+        groups and the sampling seed.
       pairs: the pairs artefact.
       vectors: its surrogate vectors.
       clusters: its clusters, if there are any.
-      plan: its batch plan; the first epoch is examined.
-      folder: where to write.
+      plan: its batch plan; only the first epoch is examined.
+      folder: the folder to write to.
     """
     train = pairs.train
     grouped = TrainingPairs.of(pairs, config.plan.domain_groups)
@@ -135,10 +135,10 @@ def hardness_report(
 def clusters_report(
     arrays: PairArrays, cluster: Int[np.ndarray, "pairs"]
 ) -> dict[str, Any]:
-    """Sizes of clusters, and mean cosines inside clusters, domains and everything.
+    """Cluster sizes, and mean cosines within clusters, within domains and overall.
 
-    Mean cosines are exact: over all pairs of different rows of a set, a set counting by
-    its rows.
+    Mean cosines are exact: they cover all combinations of two different rows of a set,
+    and each set is weighted by its number of rows.
     """
     sizes = np.bincount(cluster)
     sizes = sizes[sizes > 0]
@@ -172,15 +172,15 @@ def mean_cosine(
     rows: Int[np.ndarray, "pairs"],
     ids: Int[np.ndarray, "pairs"],
 ) -> float:
-    """Mean cosine between different pairs of one set, a set weighing as its pairs.
+    """Mean cosine between different pairs of a set, sets weighted by their size.
 
-    For n unit vectors of sum s it is (‖s‖² − n) / (n (n − 1)); sets of one are left
-    out. NaN if there are no others.
+    For n unit vectors with sum s it is (‖s‖² − n) / (n (n − 1)). Sets of one pair are
+    left out; NaN if all sets are.
 
     Args:
       x: unit vectors.
-      rows: row of `x` for each pair.
-      ids: set of each pair.
+      rows: row of `x` of each pair.
+      ids: id of the set of each pair.
     """
     sizes = np.bincount(ids).astype(np.float64)
     sums = np.zeros((len(sizes), x.shape[1]))
@@ -199,21 +199,21 @@ def batches_report(
     margin: float,
     seed: int,
 ) -> dict[str, Any]:
-    """Hardness of planned batches beside random ones.
+    """Hardness of planned batches compared with random ones.
 
-    At most `BATCHES` batches of each domain are drawn by the seed; a domain counts in
-    the overall figures by its share of the planned steps.
+    At most `BATCHES` batches per domain are sampled. In the overall figures a domain is
+    weighted by its share of the planned steps.
 
     Args:
       arrays: the training pairs.
-      steps: planned batches of an epoch.
+      steps: the planned batches of an epoch.
       names: names of the domain groups.
-      margin: of the false-negative mask.
-      seed: of what is drawn.
+      margin: margin of the false-negative mask.
+      seed: seed of the samples.
 
     Returns:
-      {"planned" | "random_in_domain" | "random": figures}, and the first two under
-      "domains" by name; figures as `batch_hardness` gives them.
+      {"planned" | "random_in_domain" | "random": figures}, and the first two by name
+      under "domains"; figures are those of `batch_hardness`.
     """
     rng = np.random.default_rng(seed)
     first = arrays.group[steps[:, 0]]
@@ -251,12 +251,14 @@ def batch_hardness(
 ) -> dict[str, float]:
     """Figures of one batch, from its first `QUERIES` queries and all documents.
 
+    Negatives are the in-batch documents except those of `_no_negatives`, which training
+    excludes whatever their score.
+
     Returns:
-      top1: share of queries whose own document scores above all others (documents that
-        are no negatives whatever their score left out, see `_no_negatives`).
-      masked: share of the off-diagonal cells without those, whose score reaches the
-        own document's plus `margin` (ties included).
-      duplicates: share of the off-diagonal cells that are no negatives.
+      top1: share of queries whose own document scores above all negatives.
+      masked: share of the negatives whose score is at least that of the query's own
+        document plus `margin`.
+      duplicates: share of the off-diagonal cells that are not negatives.
     """
     some = rows[:QUERIES]
     documents = arrays.documents[arrays.document[rows]]
@@ -278,9 +280,10 @@ def batch_hardness(
 def _no_negatives(
     arrays: PairArrays, rows: Int[np.ndarray, "batch"], queries: int
 ) -> Bool[np.ndarray, "queries batch"]:
-    """Documents that training does not contrast the first queries with.
+    """Mask of the documents that training never uses as negatives of the first queries.
 
-    They are known to answer the query (its own document among them), or are its text.
+    They are known to be relevant to the query (its own document included), or have the
+    query's text.
     """
     query = arrays.query_content[arrays.query[rows]]
     document = arrays.document_content[arrays.document[rows]]

@@ -1,4 +1,4 @@
-"""The hardness report as one picture."""
+"""The hardness report as one figure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 DOMAINS = 15
-"""Domains shown by name: those with most steps."""
+"""Number of domains shown by name: those with the most steps."""
 _COLOURS = {
     "planned": "#c2410c",
     "random_in_domain": "#64748b",
@@ -22,11 +22,11 @@ _NAMES = {
 
 
 def draw(numbers: dict[str, Any], path: str | Path) -> None:
-    """Draws cluster sizes, mean cosines, top-1 rate and masked share by domain.
+    """Plots cluster sizes, mean cosines, and top-1 rate and masked share by domain.
 
     Args:
-      numbers: as `hardness_report` returns them.
-      path: PNG to write.
+      numbers: the figures that `hardness_report` returns.
+      path: the PNG file to write.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

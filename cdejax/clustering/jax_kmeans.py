@@ -1,10 +1,11 @@
-"""Spherical k-means on all devices of the process, step by step as FAISS does it.
+"""Spherical k-means on all devices of the process, following FAISS step by step.
 
-Points are split over the devices, centroids are on all of them. Every iteration finds
-the centroid of largest inner product in tiles (points by centroids, the best so far
-carried along), adds up the points of each centroid, and sums over devices once. Seeds,
-first centroids and what becomes of empty clusters are those of `faiss.Clustering`, so
-that both give the same centroids but for rounding, which grows with the iterations.
+Points are sharded over the devices, centroids are replicated. Every iteration finds
+the centroid with the largest inner product tile by tile (points x centroids, carrying
+the best so far), adds up the points of each centroid, and sums over the devices once.
+Seeds, initial centroids and the handling of empty clusters are those of
+`faiss.Clustering`, so both compute the same centroids up to rounding errors, which grow
+with the iterations.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from cdejax.runtime.varying import vary_like
 
 NAME = "jax"
 POINTS, CENTROIDS = 8192, 4096
-"""A tile of scores: 128 MiB of float32."""
+"""Shape of a tile of scores: 128 MiB of float32."""
 _SPLIT_SEED = 1234
 _EPS = 1 / 1024
-"""How far the halves of a split cluster part."""
+"""Relative perturbation that separates the halves of a split cluster."""
 
 
 Tiles = tuple[Float[Array, "tiles points dim"], Int[Array, "tiles"]]
-"""Points of the devices, one after the other, and how many of a tile's are real."""
+"""Points, device after device, and each tile's number of points without padding."""
 Columns = tuple[Float[Array, "k dim"], Int[Array, ""]]
-"""Centroids, and how many of them are real."""
+"""Centroids, and their number without padding."""
 
 
 def train(
@@ -47,14 +48,14 @@ def train(
     """Unit centroids of spherical k-means on all of `points`.
 
     The best of `nredo` restarts of `niter` iterations by total inner product. A restart
-    ends early once an iteration leaves the objective as it is. Sums depend on the
-    number of devices in their last bits, and on a GPU on the order of its threads.
+    ends early once an iteration does not change the objective. The last bits of sums
+    depend on the number of devices and, on a GPU, on the order of its threads.
 
     Args:
       points: unit vectors.
-      k: number of centroids, at most as many as there are points.
-      settings: `niter` and `nredo`.
-      seed: of the first centroids.
+      k: number of centroids, at most the number of points.
+      settings: `niter` and `nredo` are used.
+      seed: seed of the initial centroids.
       advance: called after every iteration.
     """
     if len(points) == k:
@@ -79,7 +80,7 @@ def train(
 def nearest(
     centroids: Float[np.ndarray, "k dim"],
 ) -> Callable[[Float[np.ndarray, "points dim"]], Int[np.ndarray, "points"]]:
-    """A function from points to the centroids of largest inner product."""
+    """A function that maps points to the centroids with the largest inner product."""
     mesh = local_mesh()
     held = _to_columns(centroids, mesh)
 
@@ -104,7 +105,7 @@ def _improved(
 
 
 def first_rows(rows: int, k: int, seed: int) -> Int[np.ndarray, "k"]:
-    """`k` different rows, as FAISS draws them: the start of a shuffle by MT19937."""
+    """`k` distinct rows as FAISS draws them: the first `k` of an MT19937 shuffle."""
     raw = np.random.RandomState(seed % 2**32).randint(0, 2**32, k, np.uint32)
     moved: dict[int, int] = {}
     chosen = np.empty(k, np.int64)
@@ -118,10 +119,10 @@ def first_rows(rows: int, k: int, seed: int) -> Int[np.ndarray, "k"]:
 def split_empty(
     centroids: Float[np.ndarray, "k dim"], counts: Int[np.ndarray, "k"], points: int
 ) -> Float[np.ndarray, "k dim"]:
-    """Gives every empty cluster half of a large one, as FAISS does.
+    """Splits a large cluster for every empty one, as FAISS does.
 
-    The large one is drawn by its number of points; the halves part by 1/1024 of every
-    value, in turn up and down.
+    Larger clusters are drawn with higher probability. The values of the two halves are
+    scaled by 1 ± 1/1024, with alternating signs.
     """
     centroids, counts = centroids.copy(), counts.astype(np.float32)
     k, dim = centroids.shape
@@ -131,7 +132,7 @@ def split_empty(
     for empty in np.flatnonzero(counts == 0):
         share = (counts - 1) / np.float32(points - k)
         hits = np.zeros(0, int)
-        while not len(hits):  # once round all clusters
+        while not len(hits):  # one pass over all clusters
             more = random.randint(0, 2**32, k, np.uint32) / np.float32(2**32 - 1)
             draws = np.concatenate([draws, more.astype(np.float32)])
             hits = np.flatnonzero(draws[:k] < share)
@@ -146,7 +147,7 @@ def split_empty(
 
 
 def _to_tiles(points: Float[np.ndarray, "points dim"], mesh: Mesh) -> Tiles:
-    """Points in tiles, as many on every device; few shapes, for domains of any size."""
+    """Pads points to tiles, equally many per device; few shapes for any domain size."""
     rows, dim = points.shape
     size = min(POINTS, _power(-(-rows // mesh.size)))
     tiles = -(-rows // (size * mesh.size))
@@ -159,7 +160,7 @@ def _to_tiles(points: Float[np.ndarray, "points dim"], mesh: Mesh) -> Tiles:
 
 
 def _to_columns(centroids: Float[np.ndarray, "k dim"], mesh: Mesh) -> Columns:
-    """Centroids filled up to one of few sizes, on every device."""
+    """Pads centroids to one of a few sizes and replicates them on every device."""
     k, dim = centroids.shape
     size = _power(k) if k < CENTROIDS else -(-k // CENTROIDS) * CENTROIDS
     padded = np.zeros((size, dim), np.float32)
@@ -176,11 +177,11 @@ def _power(count: int) -> int:
 def _iterate(
     mesh: Mesh, tiles: Tiles, columns: Float[Array, "k dim"], k: Int[Array, ""]
 ) -> tuple[Float[Array, "k dim"], Int[Array, "k"], Float[Array, "tiles"]]:
-    """One iteration.
+    """Runs one iteration.
 
     Returns:
-      New centroids (zeros where a cluster is empty), how many points each has, and per
-      tile the sum of the inner products with the nearest old ones.
+      New centroids (zeros for an empty cluster), the number of points of each, and for
+      each tile the sum of the inner products with the nearest old centroids.
     """
     size, dim = columns.shape
 
@@ -227,7 +228,7 @@ def _best(
     columns: Float[Array, "k dim"],
     k: Int[Array, ""],
 ) -> tuple[Int[Array, "points"], Float[Array, "points"]]:
-    """The first of `k` columns of largest inner product, and that product."""
+    """The first of `k` columns with the largest inner product, and that product."""
     width = min(CENTROIDS, len(columns))
     blocks = columns.reshape(-1, width, columns.shape[1])
 
@@ -248,6 +249,6 @@ def _best(
 
 
 def _unit(x: Float[Array, "rows dim"]) -> Float[Array, "rows dim"]:
-    """Rows of length 1; zeros stay."""
+    """Rows scaled to norm 1; rows of zeros stay zero."""
     norms = jnp.linalg.norm(x, axis=1, keepdims=True)
     return x / jnp.where(norms == 0, 1, norms)

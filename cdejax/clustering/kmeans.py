@@ -1,11 +1,11 @@
 """Spherical k-means within each domain (CDE, Morris & Rush, section 4; spec 4.1-4.2).
 
-A pair gives one or two training points. With `paired` vectors these are [q;d] and
-[d;q], so that clusters gather pairs whose queries lie near the others' documents: the
+A pair yields one or two training points. With `paired` vectors these are [q;d] and
+[d;q], so that clusters gather pairs whose queries lie near each other's documents: the
 sum of both in-batch scores is the inner product of [q;d] with [d';q']. Pairs are then
-assigned by [q;d] alone. [d;q] points claim centroids of their own, so some clusters
-come out empty; `k` counts centroids *before* assignment, as in the reference, empty
-clusters are dropped and the rest renumbered, and both numbers are reported.
+assigned by [q;d] alone. Some centroids attract only [d;q] points, so their clusters
+remain empty. As in the reference, `k` counts centroids *before* assignment; empty
+clusters are dropped, the rest renumbered, and both numbers reported.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from cdejax.runtime.streaming import prefetch
 from cdejax.storage import artifacts
 
 BLOCK = 65536
-"""Points assigned at once."""
+"""Number of points assigned at once."""
 SVD_FIT_ROWS = 100_000
-"""Query vectors that the optional SVD is fitted on at most."""
+"""Maximum number of query vectors that the optional SVD is fitted on."""
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Clusters of training pairs; ids are unique over domains, none is empty."""
+    """Non-empty clusters of training pairs, with ids unique across domains."""
 
     cluster: Int[np.ndarray, "pairs"]
     centroid: Float[np.ndarray, "clusters dim"]
@@ -44,7 +44,7 @@ class Clusters:
 
     @classmethod
     def open(cls, folder: str | Path) -> Clusters:
-        """Maps a finished clusters artefact; ValueError if it is not one."""
+        """Memory-maps a finished clusters artefact; ValueError if it is not one."""
         artifacts.read_manifest(folder)
         names = ("cluster", "centroid", "cluster_domain")
         return cls(*(artifacts.load_array(Path(folder) / f"{n}.npy") for n in names))
@@ -56,16 +56,17 @@ def clusters_stage(
     """Clusters the training pairs of a pairs artefact by their surrogate vectors.
 
     Args:
-      config: the recipe; `config.clusters` and the seed decide.
+      config: the recipe; `config.clusters` and the seed are used.
       root: folder of all artefacts.
-      pairs_folder: pairs artefact.
-      vectors: vectors artefact made from it.
+      pairs_folder: the pairs artefact.
+      vectors: the vectors artefact made from it.
 
     Returns:
       The artefact folder: `cluster.npy`, `centroid.npy`, `cluster_domain.npy`.
 
     Raises:
-      ValueError: vectors of another pairs artefact, or see `cluster_pairs`.
+      ValueError: the vectors were made for another pairs artefact, or as
+        `cluster_pairs`.
     """
 
     spec = {
@@ -104,7 +105,7 @@ def cluster_pairs(
     settings: ClustersConfig,
     seed: int,
 ) -> tuple[Clusters, dict[str, Any]]:
-    """Clusters pairs, each domain by itself.
+    """Clusters pairs, each domain separately.
 
     Args:
       queries: unit vectors of query rows, float32.
@@ -113,15 +114,15 @@ def cluster_pairs(
       domain: domain number of each pair.
       names: names of the domains.
       settings: see `ClustersConfig`.
-      seed: of samples, restarts and the optional SVD.
+      seed: seed of samples, restarts and the optional SVD.
 
     Returns:
-      The clusters, and counts: per domain rows, distinct rows, training points and
-      points per centroid really used, k asked for, clusters that are not empty, and the
-      size of the largest.
+      The clusters, and counts per domain: rows, distinct rows, training points (also
+      per centroid), requested k, non-empty clusters, and the size of the largest.
 
     Raises:
-      ValueError: fewer distinct pairs than clusters asked for; NaN among the vectors.
+      ValueError: a domain has fewer distinct pairs than requested clusters, or a vector
+        holds NaN.
     """
     project = _fit_svd(queries, pairs[:, 0], settings.svd_dim, seed)
     cluster = np.zeros(len(pairs), np.int32)
@@ -156,7 +157,7 @@ def cluster_pairs(
 
 @dataclass(frozen=True)
 class Points:
-    """The vectors that stand for pairs, made when asked for: a domain may be large."""
+    """Vectors that represent pairs, computed on demand since a domain may be large."""
 
     queries: Float[np.ndarray, "queries dim"]
     documents: Float[np.ndarray, "documents dim"]
@@ -181,7 +182,7 @@ class Points:
     def keys(self) -> UInt[np.ndarray, "pairs parts"]:
         """Hashes of the parts: pairs with equal keys are the same point.
 
-        (Two of a million different vectors share one by chance once in 10^7 tries.)
+        (Among a million different vectors, a collision has a probability below 10^-7.)
         """
         sides = ("query", "document")
         parts = [hash_rows(t, self.pairs[:, c], sides[c]) for t, c in self._columns()]
@@ -201,7 +202,7 @@ def cluster_points(
 ) -> tuple[Int[np.ndarray, "pairs"], dict[str, Any]]:
     """Clusters the pairs of one domain: ids 0, 1, … without gaps, and counts.
 
-    `advance` is called after every iteration, where the backend tells.
+    `advance` is called after every iteration if the backend reports progress.
     """
     k = settings.k or -(-len(points) // settings.cluster_size)
     keys = points.keys()
@@ -240,7 +241,7 @@ def _training_points(
     settings: ClustersConfig,
     seed: int,
 ) -> Float[np.ndarray, "training point"]:
-    """Distinct points, both ways round for `paired`, at most so many a centroid."""
+    """Distinct points, in both orders for `paired`, up to a limit per centroid."""
     swapped = np.zeros(len(distinct), bool)
     rows = distinct
     if settings.vectors == "paired":
@@ -272,10 +273,10 @@ def assign(
     points: Points,
     nearest: Callable[[Float[np.ndarray, "rows point"]], Int[np.ndarray, "rows"]],
 ) -> Int[np.ndarray, "pairs"]:
-    """The centroid of every pair, block by block."""
+    """The nearest centroid of every pair, computed block by block."""
     rows = np.arange(len(points))
     blocks = (rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK))
-    # points are made on the host, so a backend on devices need not wait for them
+    # points are made on the host ahead of time, so a device backend does not wait
     return np.concatenate([nearest(block) for block in prefetch(points, blocks)])
 
 
@@ -284,7 +285,7 @@ def cluster_means(
     rows: Int[np.ndarray, "pairs"],
     ids: Int[np.ndarray, "pairs"],
 ) -> Float[np.ndarray, "clusters dim"]:
-    """Mean of `x[rows]` in every cluster (ids 0, 1, … without gaps)."""
+    """Mean of `x[rows]` over each cluster (ids 0, 1, … without gaps)."""
     sums = np.zeros((int(ids.max()) + 1, x.shape[1]), np.float32)
     for i in range(0, len(rows), BLOCK):
         np.add.at(sums, ids[i : i + BLOCK], x[rows[i : i + BLOCK]])
@@ -297,7 +298,7 @@ def hash_rows(
     """64-bit hashes of `x[rows]`: equal rows get equal hashes.
 
     Raises:
-      ValueError: NaN or infinite values, which k-means cannot take.
+      ValueError: a row holds NaN or infinite values, which k-means cannot handle.
     """
     factors = np.random.default_rng(0).integers(1, 2**63, x.shape[1], np.uint64) * 2 + 1
     hashes = []
@@ -316,7 +317,7 @@ def hash_rows(
 
 
 def _mix(x: UInt[np.ndarray, "..."]) -> UInt[np.ndarray, "..."]:
-    """Spreads every bit over the others, so that sums of parts do not collide."""
+    """Mixes every bit into the others, so that sums of parts do not collide."""
     x = (x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     return x ^ (x >> np.uint64(32))
 

@@ -1,10 +1,10 @@
-"""Packing: clusters laid out in an order, then cut into batches (CDE; spec 4.3).
+"""Packing: clusters are put in an order, then cut into batches (CDE; spec 4.3).
 
-Batches come from groups: one domain each (or several merged on purpose). A group's
-clusters are put in a random order or on a greedy tour of nearest centroids; a cluster
+Batches are formed within a group: one domain, or several merged explicitly. A group's
+clusters are ordered at random or by a greedy tour of nearest centroids; a cluster
 larger than a batch is split, smaller ones share a batch with their neighbours in the
-order. Unlike the reference, no batch mixes two groups, and the rows that do not fill a
-batch are chosen evenly: each epoch leaves out other ones.
+order. Unlike in the reference, no batch mixes two groups, and the rows left out because
+they do not fill a batch are spread evenly: consecutive epochs leave out different ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 NEIGHBOURS = 48
-"""Candidates kept per centroid for the greedy tour."""
+"""Number of nearest neighbours kept per centroid for the greedy tour."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class Group:
 
     name: str
     rows: Int[np.ndarray, "rows"]
-    """Row numbers of training pairs, those of one cluster together."""
+    """Row numbers of training pairs, grouped by cluster."""
     sizes: Int[np.ndarray, "clusters"]
-    """Rows of each cluster, in the order of `rows`."""
+    """Number of rows of each cluster, in the order of `rows`."""
     tour: Tour | None = None
-    """Greedy tours over the clusters; without it they are laid out at random."""
+    """Greedy tours over the clusters; None for a random order."""
 
     @classmethod
     def whole(cls, name: str, rows: Int[np.ndarray, "rows"]) -> Group:
-        """A group without clusters: its batches are plainly shuffled."""
+        """A group without clusters: its rows are simply shuffled."""
         return cls(name, rows, np.array([len(rows)]))
 
     @classmethod
@@ -48,7 +48,7 @@ class Group:
         """A group of the given rows with their cluster ids.
 
         Args:
-          name: of the group.
+          name: name of the group.
           rows: row numbers of its training pairs.
           cluster: cluster id of each of them.
           centroid: mean document vectors of all clusters, by id.
@@ -61,11 +61,11 @@ class Group:
 
 
 class Tour:
-    """Greedy tours over centroids: from a start, always on to the nearest unvisited.
+    """Greedy tours over centroids: the next one is always the nearest unvisited one.
 
-    Near candidates of all centroids are found once, for tours from any start. When all
-    candidates of a centroid have been visited, the remaining centroids are searched;
-    their list is thinned out as the tour goes on, so that late searches are short.
+    The nearest neighbours of all centroids are computed once, for tours from any start.
+    When all neighbours of a centroid have been visited, the remaining centroids are
+    searched; visited ones are removed during the tour, so later searches are short.
     """
 
     def __init__(self, centroids: Float[np.ndarray, "clusters dim"]):
@@ -82,7 +82,7 @@ class Tour:
         return len(self.points)
 
     def order(self, start: int) -> Int[np.ndarray, "clusters"]:
-        """All centroids in the order of the tour (L2 distance)."""
+        """All centroids in the order of the tour from `start` (L2 distance)."""
         visited = np.zeros(len(self), bool)
         left = _Left(self.points, self.norms)
         out = np.empty(len(self), np.int64)
@@ -99,7 +99,7 @@ class Tour:
 
 
 class _Left:
-    """Unvisited centroids in contiguous memory, thinned out whenever half are stale."""
+    """Unvisited centroids in contiguous memory, compacted once half are visited."""
 
     def __init__(self, points: np.ndarray, norms: np.ndarray):
         self.all, self.points, self.norms = points, points, norms
@@ -121,13 +121,13 @@ def pack_epoch(
 ) -> Int[np.ndarray, "steps batch"]:
     """The batches of one epoch: row numbers of training pairs, int32.
 
-    A pure function of its arguments. Every group gives ⌊rows / batch⌋ batches of its
-    own and leaves out the rest; the batches of all groups are then permuted.
+    A pure function of its arguments. Every group yields ⌊rows / batch⌋ batches and
+    leaves out the remaining rows; the batches of all groups are then permuted.
 
     Args:
-      groups: with at least `batch` rows each.
-      batch: rows a batch.
-      seed: of the plan.
+      groups: groups of at least `batch` rows each.
+      batch: rows per batch.
+      seed: seed of the plan.
       epoch: number of the epoch, from 0.
     """
     parts = [
@@ -142,7 +142,7 @@ def pack_epoch(
 def pack_group(
     group: Group, batch: int, seed: int, epoch: int, number: int = 0
 ) -> Int[np.ndarray, "steps batch"]:
-    """The batches of one group: clusters in order, rows shuffled inside them."""
+    """The batches of one group: clusters in order, rows shuffled within each."""
     rng = np.random.default_rng([seed, epoch, number])
     clusters = len(group.sizes)
     if group.tour is None:
@@ -163,8 +163,8 @@ def left_out(
 ) -> Int[np.ndarray, "dropped"]:
     """Positions of the `rows mod batch` rows that an epoch leaves out.
 
-    The epochs walk round one random permutation, so that consecutive epochs leave out
-    different rows and no row is left out again before most others were.
+    Epochs advance cyclically through one random permutation, so consecutive epochs
+    leave out different rows, and no row is left out again before most others were.
     """
     rest = rows % batch
     order = np.random.default_rng([seed, number]).permutation(rows)

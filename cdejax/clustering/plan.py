@@ -1,7 +1,7 @@
-"""The batch plan: which training pairs form which step, decided before training.
+"""The batch plan: the training pairs of every step, decided before training.
 
-A plan is a folder with one file an epoch. The rows of a step are a pure function of
-plan and step: resuming needs the step number alone, and batches do not depend on hosts,
+A plan is a folder with one file per epoch. The rows of a step are a pure function of
+plan and step: resuming needs only the step number, and batches do not depend on hosts,
 devices or loader threads.
 """
 
@@ -31,18 +31,18 @@ class Plan:
 
     epochs: Sequence[Int32[np.ndarray, "steps batch"]]
     pairs: str | None = None
-    """Fingerprint of the pairs artefact whose training rows the plan names."""
+    """Fingerprint of the pairs artefact whose training rows the plan refers to."""
 
     @classmethod
     def open(cls, folder: str | Path, pairs: str | None = None) -> Plan:
-        """Maps a finished plan artefact.
+        """Memory-maps a finished plan artefact.
 
         Args:
           folder: a plan artefact.
           pairs: fingerprint of the pairs artefact that it must have been made for.
 
         Raises:
-          ValueError: no plan artefact, or one made for other pairs.
+          ValueError: not a plan artefact, or one made for other pairs.
         """
         manifest = artifacts.read_manifest(folder)
         made_for = manifest.get("spec", {}).get("pairs")
@@ -63,12 +63,12 @@ class Plan:
 
     @property
     def batch_size(self) -> int:
-        """Pairs a step."""
+        """Pairs per step."""
         return self.epochs[0].shape[1]
 
     @property
     def ends(self) -> Int[np.ndarray, "epochs"]:
-        """Steps up to the end of each epoch."""
+        """Cumulative number of steps at the end of each epoch."""
         return np.cumsum([len(steps) for steps in self.epochs])
 
     @property
@@ -77,7 +77,7 @@ class Plan:
         return int(self.ends[-1])
 
     def epoch_of(self, step: int) -> int:
-        """The epoch that a step (from 0) belongs to; IndexError beyond the plan."""
+        """Epoch of a step (both from 0); IndexError for a step beyond the plan."""
         if not 0 <= step < self.total_steps:
             raise IndexError(f"step {step} of a plan of {self.total_steps} steps")
         return int(np.searchsorted(self.ends, step, side="right"))
@@ -94,21 +94,21 @@ def plan_stage(
     pairs_folder: str | Path,
     folders: Mapping[Need, Path] = MappingProxyType({}),
 ) -> Path:
-    """Writes the batch plan of a pairs artefact, or finds it written.
+    """Writes the batch plan of a pairs artefact, or reuses an existing one.
 
     Args:
-      config: the recipe; `config.plan` and the seed decide.
+      config: the recipe; `config.plan` and the seed are used.
       root: folder of all artefacts.
-      pairs_folder: pairs artefact.
-      folders: of what the planner needs (see `Planner.needs`).
+      pairs_folder: the pairs artefact.
+      folders: folders of the planner's inputs (see `Planner.needs`).
 
     Returns:
       The artefact folder: `epoch-0000.npy`, … int32 [steps, batch]. Its manifest counts
       steps, rows and dropped rows by domain group.
 
     Raises:
-      ValueError: something that the planner needs is not given or was made from other
-        pairs, impossible groups, or what the planner itself refuses.
+      ValueError: an input of the planner is missing or was made from other pairs, the
+        domain groups are invalid, or the planner itself raises it.
     """
     settings, planner = config.plan, planner_of(config.plan)
     fingerprint = artifacts.artifact_fingerprint(pairs_folder)
@@ -128,7 +128,7 @@ def plan_stage(
 
 
 def _check_needs(planner: Planner, folders: Mapping[Need, Path], pairs: str) -> None:
-    """ValueError if a need is not there, or was made from other pairs."""
+    """Raises ValueError if an input is missing or was made from other pairs."""
     for need in planner.needs:
         if need not in folders:
             raise ValueError(
@@ -138,7 +138,7 @@ def _check_needs(planner: Planner, folders: Mapping[Need, Path], pairs: str) -> 
 
 
 def _check_epoch(number: int, steps: np.ndarray, settings: PlanConfig) -> None:
-    """ValueError if a planner does not keep its promise (see `Planner.epochs`)."""
+    """Raises ValueError if a planner breaks its contract (see `Planner.epochs`)."""
     if steps.dtype != np.int32 or steps.shape[1:] != (settings.batch_size,):
         raise ValueError(
             f"plan.kind: {settings.kind!r}: its planner made epoch {number} as "
@@ -155,8 +155,8 @@ def count_plan(
     Args:
       plan: a finished plan.
       pairs: the training pairs that it was made from.
-      mixes_domains: whether batches were drawn from all domains at once, so that none
-        was left out for being small.
+      mixes_domains: whether batches were drawn from all domains together, so that no
+        domain was left out as too small.
     """
     groups, sizes = len(pairs.names), pairs.sizes
     used = [

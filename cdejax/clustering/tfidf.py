@@ -1,11 +1,11 @@
-"""TF-IDF and a truncated SVD: surrogate vectors without a model.
+"""TF-IDF with a truncated SVD: surrogate vectors without a model.
 
 Features are the first five characters of words, case-folded, with identifiers split at
-underscores and changes of case: a rough stemmer that serves prose and code alike. The
-SVD is fitted on pairs (query + document as one text), which ties the words of queries
-to those of their documents, and its dimensions are whitened, so that a few broad topics
-do not drown the rest. On 20,000 mixed pairs at 128 dimensions the in-batch top-1 rate
-(batches of 512) was 0.19 with whole words and an SVD of all texts, 0.39 with all three.
+underscores and changes of case: a rough stemmer that suits both prose and code. The SVD
+is fitted on pairs (query + document as one text), which links the words of queries to
+those of their documents, and its dimensions are whitened, so that a few broad topics do
+not dominate. On 20,000 mixed pairs at 128 dimensions the in-batch top-1 rate (batches
+of 512) was 0.19 with whole words and an SVD of all texts, and 0.39 with all three.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 FIT_PAIRS = 200_000
-"""Pairs that words and SVD are learned from at most (drawn by the seed)."""
+"""Maximum number of pairs used to fit vocabulary and SVD (a seeded sample)."""
 MAX_WORDS = 100_000
 _NOISE = 1e-5
-"""Singular values below this share of the largest are float32's rounding."""
+"""Singular values below this share of the largest are float32 rounding errors."""
 _log = logging.getLogger(__name__)
 _CASE_CHANGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORD = r"([^\W_]{1,5})[^\W_]*"
@@ -31,15 +31,15 @@ _WORD = r"([^\W_]{1,5})[^\W_]*"
 
 @dataclass(frozen=True)
 class Tfidf:
-    """A fitted model: texts in, un-normalised float32 vectors out."""
+    """A fitted model that maps texts to unnormalised float32 vectors."""
 
     words: Any
     components: Float[np.ndarray, "dim words"]
     counts: dict[str, Any]
-    """Words, pairs used for fitting, share of variance kept."""
+    """Vocabulary size, pairs used for fitting, share of variance kept."""
 
     def __call__(self, texts: Sequence[str]) -> Float[np.ndarray, "texts dim"]:
-        """Vectors of texts; zero for a text without a known word."""
+        """Vectors of texts; zeros for a text without known words."""
         return self.words.transform(texts) @ self.components.T
 
 
@@ -50,17 +50,17 @@ def fit_tfidf(
     dim: int,
     seed: int,
 ) -> Tfidf:
-    """Learns words and dimensions from pairs of texts.
+    """Fits vocabulary and SVD on pairs of texts.
 
     Args:
       queries: query texts.
       documents: document texts.
       pairs: query and document row of each pair.
-      dim: dimensions kept; fewer if the texts do not have as many, with a warning.
-      seed: of the sample of pairs and of the randomised SVD.
+      dim: dimensions kept; fewer, with a warning, if the texts span fewer.
+      seed: seed of the sample of pairs and of the randomised SVD.
 
     Raises:
-      ValueError: no word occurs in two texts.
+      ValueError: no word occurs in more than one text.
     """
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -73,7 +73,7 @@ def fit_tfidf(
         preprocessor=_split_case,
         token_pattern=_WORD,
         sublinear_tf=True,
-        min_df=2,  # a word of one text alone ties it to nothing
+        min_df=2,  # a word of a single text links it to no other
         max_features=MAX_WORDS,
         dtype=np.float32,  # type: ignore[arg-type]
     )

@@ -1,7 +1,7 @@
 """Surrogate vectors: a unit vector for every query and document of a pairs artefact.
 
-They decide clusters, batches and the false-negative mask. They come from TF-IDF and a
-truncated SVD (no model needed), from an encoder, or from the user's own `.npy` files.
+They determine clusters, batches and the false-negative mask. They come from TF-IDF with
+a truncated SVD (no model needed), from an encoder, or from the user's `.npy` files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from cdejax.storage.guarded import open_npy
 
 _DONE = ".done"
 _PATIENCE = 7 * 24 * 3600
-"""Seconds that a process waits for the shares of others, while they live."""
+"""Seconds that a process waits for the others' shares while they are alive."""
 SIDES = ("queries", "documents")
 Vectorise = Callable[[range], Iterator[Float[np.ndarray, "block dim"]]]
 """The vectors of consecutive rows, block by block."""
@@ -52,24 +52,23 @@ class Vectors:
 
     @classmethod
     def open(cls, folder: str | Path) -> Vectors:
-        """Maps a finished vectors artefact; ValueError if it is not one."""
+        """Memory-maps a finished vectors artefact; ValueError if it is not one."""
         artifacts.read_manifest(folder)
         files = (Path(folder) / f"{side}.npy" for side in SIDES)
         return cls(*map(artifacts.load_array, files))
 
 
 def vectors_stage(config: Config, root: str | Path, pairs_folder: str | Path) -> Path:
-    """Writes the surrogate vectors of a pairs artefact, or finds them written.
+    """Writes the surrogate vectors of a pairs artefact, or reuses existing ones.
 
-    Where several processes call this at the same time, each encodes its share of the
-    texts with an encoder. All else is left to process 0, which calls this first.
+    If several processes call this together, each encodes its share of the texts when
+    the vectors come from an encoder. Process 0, which calls this first, does all else.
 
     Returns the folder with `queries.npy` and `documents.npy` (float32, unit rows). An
-    encoder's vectors are written in blocks: killed and started again, it goes on.
+    encoder's vectors are written in blocks: a run that was killed resumes.
 
     Raises:
-      ValueError: an impossible setting, or a file that does not fit (see
-        `check_file`).
+      ValueError: an invalid setting, or a file that does not fit (see `check_file`).
     """
 
     settings = config.vectors
@@ -105,7 +104,7 @@ def vectors_stage(config: Config, root: str | Path, pairs_folder: str | Path) ->
 
 
 def unit_rows(x: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
-    """The rows as float32 of length 1; rows of zeros stay."""
+    """The rows as float32 scaled to norm 1; rows of zeros stay zero."""
     x = np.asarray(x, np.float32)
     norms = np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
     return (x / np.where(norms == 0, 1, norms)).astype(np.float32)
@@ -113,18 +112,18 @@ def unit_rows(x: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]
 
 @dataclass(frozen=True)
 class Share:
-    """The part of the rows that one of several processes writes."""
+    """The rows that one of several processes writes."""
 
     index: int = 0
     count: int = 1
 
     def rows(self, total: int) -> range:
-        """Consecutive rows; those of all processes cover `total` once."""
+        """Consecutive rows of this process; all processes together cover `total`."""
         start, stop = (total * (self.index + i) // self.count for i in (0, 1))
         return range(start, stop)
 
     def marker(self, path: Path) -> Path:
-        """File beside `path` that says how many of the rows are written."""
+        """File beside `path` that records how many of the rows are written."""
         return path.with_suffix(f".{self.index}-{self.count}{_DONE}")
 
 
@@ -139,13 +138,13 @@ def write_blocks(
 ) -> Int[np.ndarray, "zeros"]:
     """Writes unit vectors to a `.npy` of `total` rows, or a process's share of them.
 
-    Blocks are written while the next ones are computed. How many rows are done is kept
-    beside the file, after they are on disk, so that a killed run goes on behind its
-    last whole block, given as many processes again. The caller removes these markers
-    when all files are whole.
+    Blocks are written while the next ones are computed. Once a block is on disk, the
+    number of finished rows is stored beside the file, so a killed run resumes after its
+    last complete block if the number of processes is unchanged. The caller removes
+    these markers when all files are complete.
 
     Returns:
-      The rows that are zero, among those that this run wrote.
+      The zero rows among those that this run wrote.
 
     Raises:
       ValueError: a vector is not finite, or zero where that is not allowed.
@@ -162,7 +161,7 @@ def write_blocks(
         out = open_npy(path, "r+")
         out[start : start + len(x)] = x
         with open(path, "r+b") as stream:
-            os.fsync(stream.fileno())  # as `out.flush()`, but other threads go on
+            os.fsync(stream.fileno())  # like `out.flush()`, but other threads run
         zeros.append(start + np.flatnonzero(~x.any(axis=1)))
         done += len(x)
         artifacts.write_json(marker, done)
@@ -174,7 +173,7 @@ def write_blocks(
 
 
 def _rows_done(marker: Path, rows: int) -> int:
-    """What a killed run noted beside its file; 0 without a note."""
+    """Number of finished rows that a killed run stored beside its file, or 0."""
     done = artifacts.read_json(marker) if marker.is_file() else 0
     if type(done) is not int or not 0 <= done <= rows:
         raise ValueError(
@@ -232,15 +231,15 @@ def borrow(
 ) -> Float[np.ndarray, "zeros dim"]:
     """Vectors for rows that have none: the direction of their partners' sum.
 
-    A text without a known word says nothing, so it goes where its partner goes, and its
-    own pair scores 1: nothing is masked on its account. Where partners are empty too it
-    takes the first axis.
+    A text without known words carries no information, so it takes its partner's
+    direction. Its own pair then scores 1, and nothing is masked because of it. If the
+    partners have no vector either, it gets the first axis.
 
     Args:
       rows: rows without a vector.
-      own: for every pair, its row on this side.
-      other: for every pair, its row on the other side.
-      vectors: unit vectors of the other side (zeros where it is empty).
+      own: row of every pair on this side.
+      other: row of every pair on the other side.
+      vectors: unit vectors of the other side (zeros for rows without a vector).
     """
     out = np.zeros((len(rows), vectors.shape[1]), np.float32)
     place = np.full(int(own.max(initial=-1)) + 2, -1)
@@ -263,9 +262,9 @@ def _dim(folder: Path) -> dict[str, Any]:
 def _embed_together(
     settings: VectorsConfig, pairs_folder: str | Path, folder: Path | None = None
 ) -> None:
-    """Encodes this process's share, and waits for the others'.
+    """Encodes this process's share and waits for the others.
 
-    Process 0 says in which folder; in none, if the artefact is there.
+    Process 0 passes the folder; without one the artefact exists and nothing is done.
     """
 
     place = from_main("embed", lambda: None if folder is None else str(folder))
@@ -278,12 +277,12 @@ def _embed_together(
 def embed_share(
     settings: VectorsConfig, pairs: Pairs, folder: Path, share: Share
 ) -> None:
-    """Writes one process's share of an encoder's vectors into the files of all.
+    """Writes one process's share of an encoder's vectors into the shared files.
 
-    The files are whole when every process has come back from this.
+    The files are complete once every process has returned from this function.
 
     Raises:
-      ValueError: the encoder cannot be read or is contextual, or see `write_blocks`.
+      ValueError: the encoder cannot be read or is contextual, or as `write_blocks`.
     """
     from cdejax.data.prompts import surrogate_prompts
     from cdejax.embedding.load import load
@@ -331,7 +330,7 @@ def _from_files(
 
 
 def _create(path: Path, rows: int, dim: int) -> np.memmap:
-    """A `.npy` whose space is taken: a full disk is an error here, not a crash."""
+    """Creates a preallocated `.npy`: a full disk is an error, not a crash later."""
     out = np.lib.format.open_memmap(path, "w+", np.float32, (rows, dim))
     with open(path, "r+b") as stream:
         os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
@@ -339,7 +338,7 @@ def _create(path: Path, rows: int, dim: int) -> np.memmap:
 
 
 def _create_once(path: Path, shape: tuple[int, int], index: int) -> None:
-    """Creates a `.npy` unless another process has (the first one's is kept)."""
+    """Creates a `.npy` unless another process already has; the first one is kept."""
     if path.exists():
         return
     new = path.with_suffix(f".{index}.new")
@@ -350,14 +349,14 @@ def _create_once(path: Path, shape: tuple[int, int], index: int) -> None:
 
 
 def _said(settings: VectorsConfig) -> dict[str, Any]:
-    """The settings without prefixes that are not set: the folder's decide then."""
+    """The settings without unset prefixes, which the model's folder then determines."""
     said = artifacts.jsonable(settings)
     unset = {"query_prefix", "document_prefix"}
     return {k: v for k, v in said.items() if v is not None or k not in unset}
 
 
 def _input_hashes(settings: VectorsConfig) -> dict[str, Any]:
-    """Contents that the vectors depend on."""
+    """Hashes of the files that the vectors depend on."""
     if settings.method == "tfidf":
         return {}
     if settings.method == "encoder":

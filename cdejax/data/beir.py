@@ -19,25 +19,25 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Collection:
-    """An evaluation collection: a corpus, and the queries that have an answer in it."""
+    """An evaluation collection: a corpus, and queries with relevant documents in it."""
 
     document_ids: list[str]
     documents: list[str]
-    """Title, a space and the text; empty documents are kept."""
+    """Title, a space and the text of each document; empty documents are kept."""
     query_ids: list[str]
     queries: list[str]
     qrels: dict[str, dict[str, int]]
-    """Grades by query id and document id, of the queries in `query_ids`."""
+    """Grades of the queries in `query_ids`, by query id and document id."""
     counts: dict[str, int]
-    """`documents`, `empty_documents`, `queries`, `unjudged_queries` (left out: no
-    document of theirs has a positive grade), `judgments`, `unknown_ids` (judgments that
-    are left out since they name a query or document that is not there)."""
+    """`documents`, `empty_documents`, `queries`, `unjudged_queries` (left out, having
+    no document of positive grade), `judgments`, `unknown_ids` (judgments left out since
+    they name a query or document that does not exist)."""
     titles: Mapping[str, str] = field(default_factory=dict)
-    """By document id, where there is one."""
+    """Titles by document id, of the documents that have one."""
 
 
 class Folder(NamedTuple):
-    """What the files of a BEIR folder hold."""
+    """The content of a BEIR folder's files."""
 
     documents: dict[str, str]
     titles: dict[str, str]
@@ -62,14 +62,14 @@ def read_collection(
     """Reads FOLDER or FOLDER:SPLIT (default split: `test`).
 
     Args:
-      path: of the folder.
-      split: in place of SPLIT.
-      unknown_ids: whether judgments of queries or documents that are not there are left
-        out, counted and logged, or refused.
+      path: path of the folder, optionally with a split.
+      split: the split, instead of SPLIT in `path`.
+      unknown_ids: whether judgments of unknown queries or documents are left out
+        (counted and logged) or are an error.
 
     Raises:
-      ValueError: a file is missing or holds bad rows, all of which are listed; an id is
-        used twice; two judgments contradict each other; no query has a positive
+      ValueError: a file is missing or holds invalid rows, all of which are listed; an
+        id is used twice; two judgments contradict each other; no query has a positive
         judgment.
     """
     folder, split = collection_folder(str(path), split or "test")
@@ -117,10 +117,10 @@ def collection_folder(path: str, default: str = "test") -> tuple[Path, str]:
 
 
 def check_folder(folder: Path, split: str) -> None:
-    """Looks at a BEIR folder before any work.
+    """Checks a BEIR folder before any work.
 
     Raises:
-      ValueError: a file is missing, or the first row of one is none.
+      ValueError: a file is missing, or its first row is invalid.
     """
     qrels_file(folder, split)
     for name in ("corpus", "queries"):
@@ -142,7 +142,7 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def read_folder(folder: Path, split: str) -> Folder:
-    """Everything in a folder; ValueError lists all bad rows of all files."""
+    """Everything in a folder; a ValueError lists all invalid rows of all files."""
     report = Report()
     documents, titles = _read_texts(folder, "corpus", report, empty=True)
     queries, _ = _read_texts(folder, "queries", report)
@@ -159,7 +159,7 @@ def read_folder(folder: Path, split: str) -> Folder:
 def _read_texts(
     folder: Path, name: str, report: Report, *, empty: bool = False
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Texts by id, in the file's order, and the titles that they begin with."""
+    """Texts by id, in the file's order, and the titles that they start with."""
     texts: dict[str, str] = {}
     titles: dict[str, str] = {}
     for row in read_json_lines(_find(folder, name)):
@@ -177,7 +177,7 @@ def _read_texts(
 def _entry(
     row: Row, known: dict[str, str], empty: bool
 ) -> tuple[str, str, str] | Problem:
-    """Id, title, and the text that the title is a part of."""
+    """Id, title, and the text, which includes the title."""
     value = row.value
     if not isinstance(value, dict) or "_id" not in value or "text" not in value:
         detail = f"needs the fields `_id` and `text`: {excerpt(value)}"
@@ -204,7 +204,7 @@ def _known(
     documents: Container[str],
     unknown_ids: Literal["skip", "error"],
 ) -> list[Judgment]:
-    """The judgments of queries and documents that are there."""
+    """The judgments whose query and document both exist."""
     report, known = Report(), []
     for judgment in judgments:
         if problem := unknown_id(judgment, queries, documents):
@@ -228,7 +228,7 @@ def _known(
 def unknown_id(
     judgment: Judgment, queries: Container[str], documents: Container[str]
 ) -> Problem | None:
-    """What is wrong with a judgment whose texts are not there."""
+    """The problem of a judgment whose query or document does not exist, if any."""
     place, query, document, _ = judgment
     if query not in queries:
         return Problem(

@@ -1,4 +1,4 @@
-"""SentencePiece's character map, checked before a library that trusts it reads it."""
+"""Checks of SentencePiece character maps, which the tokenizers library trusts."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 _BLOCK = 256
-"""Units that the bytes of a character may reach from a node."""
+"""Number of units that a byte of a character may reach from a node."""
 
 
 def check_charsmap(stored: Any, source: str) -> bytes:
-    """A character map's bytes, if every text can be looked up in it.
+    """The bytes of a character map, if every text can be looked up in it.
 
     The format is SentencePiece's: the size of a trie in bytes (little-endian, 32 bits),
     the trie (a double array of 32-bit units, Yata et al. 2007), then the replacements,
-    UTF-8 with a NUL behind each. tokenizers aborts or panics on one that is damaged.
+    each UTF-8 and NUL-terminated. tokenizers aborts or panics on a damaged map.
 
     Args:
-      stored: base64, as in tokenizer.json.
-      source: the file, for messages.
+      stored: the map in base64, as in tokenizer.json.
+      source: the file, for error messages.
 
     Raises:
-      ValueError: it is no such map, or leads out of the trie or the replacements.
+      ValueError: not a character map, or one that leads outside the trie or the
+        replacements.
     """
     try:
         content = base64.b64decode(stored, validate=True)
@@ -58,9 +59,9 @@ def _told(source: str, fault: str) -> str:
 def _is_sound(
     trie: Int[np.ndarray, " units"], starts: Bool[np.ndarray, " places"]
 ) -> bool:
-    """Whether every unit that some text reaches leads to another or a replacement.
+    """Whether every unit that a text can reach leads to another or a replacement.
 
-    `starts` tells the places of the replacements at which a character starts.
+    `starts` marks the positions of the replacements at which a character starts.
     """
     level = _offset(trie[:1])
     seen = np.zeros(len(trie), bool)
@@ -83,5 +84,5 @@ def _is_sound(
 
 
 def _offset(units: Int[np.ndarray, " units"]) -> Int[np.ndarray, " units"]:
-    """The distance to a unit's children: 21 bits, or 8 bits shifted further."""
+    """The offset of a unit's children: 21 bits, or 8 bits shifted further."""
     return (units >> 10) << ((units & (1 << 9)) >> 6)

@@ -1,4 +1,4 @@
-"""Collects pairs from all sources: texts to disk once, everything else as integers."""
+"""Collects pairs from all sources: texts are written once, pairs kept as integers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _FLUSH = 4096
 
 
 class TextTable:
-    """Texts of one side, unique within a domain, written as they come."""
+    """Texts of one side, unique within a domain, written as they are added."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.content = array("q")
-        """Id of each row's text."""
+        """Content id of each row's text."""
         self.domain = array("i")
         self.ids: dict[int, str] = {}
-        """External ids of the rows that have one; the first, if a text has several."""
+        """External ids of the rows that have one (the first, if there are several)."""
         self._rows: dict[tuple[int, int], int] = {}
         self._writer = RaggedWriter(folder, np.uint8)
         self._pending: list[np.ndarray] = []
@@ -39,7 +39,7 @@ class TextTable:
         return len(self.content)
 
     def add(self, text: str, content: int, domain: int, id: str | None = None) -> int:
-        """Returns the row of the text, a new one if the domain lacks it."""
+        """Returns the row of the text, adding it if it is new to the domain."""
         row = self._rows.setdefault((domain, content), len(self))
         if id is not None:
             self.ids.setdefault(row, id)
@@ -70,10 +70,10 @@ class Collection:
         self.domains: dict[str, int] = {}
         self.query, self.document = array("i"), array("i")
         self.negatives: dict[int, list[int]] = {}
-        """Document rows of the negatives of the pairs that have some."""
+        """Document rows of the negatives, by pair, for pairs that have any."""
         self.duplicates = 0
         self.content_hash = array("Q")
-        """64 bits of each content id's text."""
+        """64-bit hash of each content id's text."""
         self._contents: dict[bytes, int] = {}
         self._pairs: dict[tuple[int, int], int] = {}
 
@@ -81,7 +81,7 @@ class Collection:
         return len(self.query)
 
     def add(self, pair: Pair) -> None:
-        """Takes a pair; an equal one of the same domain only adds its negatives."""
+        """Adds a pair; a duplicate within its domain only adds its negatives."""
         domain = self.domains.setdefault(pair.domain, len(self.domains))
         query, document = (
             table.add(text, self._content(text), domain, id)
@@ -124,7 +124,7 @@ def collect(
       (problems by kind), `invalid_rows`, `duplicate_pairs`.
 
     Raises:
-      ValueError: bad rows that must stop the run, or no good row at all.
+      ValueError: invalid rows that must stop the run, or no valid row at all.
     """
     pairs = Collection(folder)
     sources = [_collect_source(s, config, pairs, report) for s in config.sources]

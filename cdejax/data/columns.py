@@ -1,4 +1,4 @@
-"""Names of columns: finding their values in a row, and what to say if there is none."""
+"""Column names: lookup of their values in a row, and messages for missing ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SHOWN = 20
 
 
 def lookup(row: Mapping[str, Any], name: str) -> Any:
-    """The field called `name`: a plain name first, then a dotted path.
+    """The field called `name`, tried as a plain name first, then as a dotted path.
 
     Parts of a path are names, positions in a list (`pos.0.text`), or `*` for every item
-    of a list (`negatives.*.text`), which gives a list.
+    of a list (`negatives.*.text`), which returns a list.
 
     Raises:
       KeyError: there is no such field.
@@ -40,7 +40,7 @@ def _inside(value: Any, parts: Sequence[str]) -> Any:
 
 
 def reaches(row: Mapping[str, Any], name: str) -> bool:
-    """Whether the row has the field."""
+    """Whether the row has the field called `name`."""
     try:
         lookup(row, name)
     except KeyError:
@@ -49,7 +49,7 @@ def reaches(row: Mapping[str, Any], name: str) -> bool:
 
 
 def required(columns: ColumnsConfig) -> list[str]:
-    """Names of the fields that every row must have: all but the negatives'."""
+    """Names of the fields that every row must have: all except negatives."""
     fields = dataclasses.asdict(columns)
     del fields["negatives"]
     return [name for name in fields.values() if name is not None]
@@ -59,7 +59,7 @@ def top_columns(columns: ColumnsConfig, available: list[str], where: str) -> lis
     """The columns of a table that hold the named fields, dotted names included.
 
     Raises:
-      ValueError: a column is missing, or several have one name.
+      ValueError: a column is missing, or several have the same name.
     """
     if twice := sorted({f"`{a}`" for a in available if available.count(a) > 1}):
         raise ValueError(
@@ -74,7 +74,7 @@ def top_columns(columns: ColumnsConfig, available: list[str], where: str) -> lis
 
 
 def missing_columns(missing: Iterable[str], available: Sequence[str]) -> str:
-    """Says which columns are not there, which are, and which were probably meant."""
+    """A message with the missing columns, the available ones and likely matches."""
     names = [f"`{excerpt(name)[1:-1]}`" for name in available[:_SHOWN]]
     more = len(available) - len(names)
     others = f" and {more} more" if more > 0 else ""

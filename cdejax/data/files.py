@@ -1,7 +1,7 @@
 """Files of rows: JSON lines, CSV, TSV and Parquet, plain or gzip.
 
-Whether a file is compressed is told by its content, what it holds by its name. Lines
-are read one by one and are bounded, so a file may have any size.
+Compression is detected by a file's content, its format by its name. Lines are read one
+by one and their length is bounded, so a file may have any size.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 DELIMITED = (".csv", ".tsv")
 PARQUET = (".parquet", ".pq")
 MAX_LINE = 1 << 25
-"""Bytes of a line at most: 32 MiB, many times the longest text that is taken."""
+"""Maximum bytes of a line: 32 MiB, many times the longest text accepted."""
 PEEK = 100
-"""Rows at a file's beginning, one of which must have each column."""
+"""Number of rows at the start of a file, among which each column must occur."""
 _GZIP = b"\x1f\x8b"
 
 
 def suffix(file: str | Path) -> str:
-    """The ending of a name that says what the file holds: `.jsonl` of `a.jsonl.gz`."""
+    """The suffix of a name that identifies the format: `.jsonl` of `a.jsonl.gz`."""
     return Path(str(file).removesuffix(".gz")).suffix
 
 
 def is_row_file(file: str | Path) -> bool:
-    """Whether `read_rows` reads files of this name."""
+    """Whether `read_rows` reads files with this name."""
     return suffix(file) in JSON_LINES + DELIMITED + PARQUET
 
 
@@ -45,9 +45,9 @@ def read_rows(file: Path, columns: ColumnsConfig) -> Iterator[Row | Problem]:
     """The rows of one file.
 
     Raises:
-      ValueError: a table lacks a column of `columns`. Lines of JSON have no common
-        columns: if none of the first ones has a column, that is the file's only
-        problem.
+      ValueError: a table lacks a column of `columns`. JSON lines have no common
+        columns: if none of the first lines has a column, a single problem is yielded
+        instead.
     """
     if suffix(file) in PARQUET:
         return _read_parquet(file, columns)
@@ -57,14 +57,14 @@ def read_rows(file: Path, columns: ColumnsConfig) -> Iterator[Row | Problem]:
 
 
 def parquet_rows(files: list[Path]) -> int | None:
-    """Rows of all the files, where that is known without reading them."""
+    """Number of rows of all files, if known without reading them."""
     if not all(suffix(file) in PARQUET for file in files):
         return None
     return sum(_parquet(file).metadata.num_rows for file in files)
 
 
 def read_json_lines(file: Path) -> Iterator[Row | Problem]:
-    """The rows of a .jsonl file, plain or gzip; lines of white space are none."""
+    """The rows of a .jsonl file, plain or gzip; blank lines are skipped."""
     first = True
     for number, line in read_lines(file):
         place = f"{file}:{number}"
@@ -82,8 +82,8 @@ def read_json_lines(file: Path) -> Iterator[Row | Problem]:
 def read_lines(file: Path) -> Iterator[tuple[int, bytes | Problem]]:
     """Numbered lines of a plain or gzip file, without a byte order mark.
 
-    A damaged gzip, UTF-16 and a line of more than `MAX_LINE` bytes end the file with a
-    problem that stops the run: nobody knows what is behind it.
+    Damaged gzip, UTF-16 or a line of more than `MAX_LINE` bytes ends the file with a
+    fatal problem, since the rest of the file is unknown.
     """
     number = 0
     try:
@@ -135,7 +135,7 @@ def _encoding(line: bytes, error: UnicodeDecodeError) -> str:
 
 
 def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; ValueError where a name stands twice, as only one could count."""
+    """A JSON object; ValueError for a repeated name, of which only one could count."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
@@ -147,7 +147,7 @@ def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _with_columns(
     rows: Iterator[Row | Problem], file: Path, columns: ColumnsConfig
 ) -> Iterator[Row | Problem]:
-    """The rows, or one problem if none of the first has some column."""
+    """The rows, or one problem if none of the first rows has some column."""
     first = list(itertools.islice(rows, PEEK))
     values = [row.value for row in first if isinstance(row, Row)]
     objects = [value for value in values if isinstance(value, Mapping)]
@@ -164,16 +164,16 @@ def _with_columns(
 
 
 class _Text:
-    """Decoded lines of a file for `csv`, and what was wrong with them."""
+    """Decoded lines of a file for `csv`, and the problems found in them."""
 
     def __init__(self, file: Path):
         self._lines = read_lines(file)
         self.number = 0
-        """Of the last line."""
+        """Number of the last line."""
         self.encoding: str | None = None
-        """What is wrong with a line that is not UTF-8."""
+        """The problem of a line that is not UTF-8."""
         self.problem: Problem | None = None
-        """What ended the file before its end."""
+        """The problem that made reading stop early."""
 
     def __iter__(self) -> _Text:
         return self
@@ -193,10 +193,10 @@ class _Text:
 def _read_delimited(file: Path, columns: ColumnsConfig) -> Iterator[Row | Problem]:
     """Rows of a .csv or .tsv file whose first line names the columns.
 
-    Quotes are those of RFC 4180: `"` around a field, doubled inside. In a .csv file
-    the delimiter is the one of comma, semicolon and tab that the first line has most.
+    Quoting follows RFC 4180: `"` around a field, doubled inside. The delimiter of a
+    .csv file is the most frequent one of comma, semicolon and tab in its first line.
     """
-    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # of the process
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # process-wide
     text = _Text(file)
     head = next(text, None)
     start = 1
@@ -210,7 +210,7 @@ def _read_delimited(file: Path, columns: ColumnsConfig) -> Iterator[Row | Proble
             top_columns(columns, names, where)
             start = text.number + 1
             for fields in reader:
-                if fields:  # no blank line
+                if fields:  # not a blank line
                     yield _delimited_row(f"{file}:{start}", names, fields, text)
                 start, text.encoding = text.number + 1, None
         if text.problem is not None:
@@ -282,5 +282,5 @@ def _table_row(place: str, batch: Any, row: int) -> Row | Problem:
     except UnicodeDecodeError as error:
         detail = f"not UTF-8 ({error}); write the texts again as UTF-8"
         return Problem(place, "wrong encoding", detail)
-    except (ValueError, OverflowError) as error:  # dates that Python does not have
+    except (ValueError, OverflowError) as error:  # dates outside Python's range
         return Problem(place, "wrong type", f"a value cannot be read ({error})")

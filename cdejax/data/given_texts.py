@@ -1,4 +1,4 @@
-"""Texts that a caller hands over: rows in order, or a ValueError."""
+"""Checks of texts passed by a caller: rows in order, or a ValueError."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, cast
 
 
 def as_rows(texts: Any) -> Sequence[str]:
-    """The texts as a sequence whose positions are rows; items are not looked at.
+    """The texts as a sequence whose positions are rows; items are not checked.
 
-    A pandas Series is taken row by row, whatever its index is: `series[i]` would look
-    up a label.
+    A pandas Series is read row by row, whatever its index: `series[i]` would look up a
+    label.
 
     Raises:
-      ValueError: a single text, a mapping, a set, a table or anything else that does
-        not number its rows.
+      ValueError: a single text, a mapping, a set, a table or anything else without
+        numbered rows.
     """
     kind = type(texts).__name__
     if isinstance(texts, (str, bytes)):
@@ -37,7 +37,7 @@ def as_rows(texts: Any) -> Sequence[str]:
 
 
 def check_texts(texts: Any) -> Sequence[str]:
-    """The texts as rows; ValueError, by index, where one is no string or no Unicode."""
+    """The texts as rows; ValueError, by index, if one is not a valid string."""
     rows = as_rows(texts)
     for index, text in enumerate(rows):
         if not isinstance(text, str):

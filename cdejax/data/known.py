@@ -1,4 +1,4 @@
-"""Documents known to answer a query, beyond those that a batch shows by itself."""
+"""Documents known to be relevant to a query, beyond those evident from a batch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _QUERY = 32
 
 @dataclass(frozen=True)
 class KnownPositives:
-    """Pairs of a query text and a document text that are known to belong together.
+    """Pairs of a query text and a document text known to be relevant to it.
 
-    Both sides are content ids of one numbering: equal texts, equal ids.
+    Both are given by content ids of one numbering: equal texts have equal ids.
     """
 
     keys: Int64[np.ndarray, "known"]
     """`query id << 32 | document id`, ascending and unique, of queries with several
-    documents: for the others, a row's own positive says it all."""
+    documents; for the others, a row's own positive is the only one."""
 
     @classmethod
     def of(
@@ -36,7 +36,7 @@ class KnownPositives:
     def has_several(
         self, query: Int[np.ndarray, "queries"]
     ) -> Bool[np.ndarray, "queries"]:
-        """Which queries, given by content ids, are known to have several documents."""
+        """Mask of the queries (content ids) known to have several documents."""
         return np.isin(query, self.keys >> _QUERY)
 
     def beyond_batch(
@@ -45,11 +45,11 @@ class KnownPositives:
         positive: Int[np.ndarray, "batch"],
         negative: Int[np.ndarray, "negatives"],
     ) -> Int32[np.ndarray, "batch known"]:
-        """Known positives of each row that the batch's rows do not show by themselves.
+        """Known positives of each row that the batch alone does not reveal.
 
-        Two things need no list: a document with the text of the row's own positive, and
-        the positives of rows with the row's query. A document is left out only if that
-        holds for every place that it takes in the batch.
+        Two kinds need no list: documents with the text of the row's own positive, and
+        the positives of rows with the same query. A document is left out only if that
+        holds for all of its occurrences in the batch.
 
         Args:
           query: content ids of the batch's queries.
@@ -57,7 +57,7 @@ class KnownPositives:
           negative: content ids of the batch's hard negatives.
 
         Returns:
-          Content ids, filled up with -1 to the longest row.
+          Content ids, padded with -1 to the longest row.
         """
         row, document = self._documents(query)
         shown = _count(_keys(query, positive), _keys(query[row], document))
@@ -91,7 +91,7 @@ def _keys(
 def _count(
     values: Int[np.ndarray, "values"], wanted: Int[np.ndarray, "wanted"]
 ) -> Int[np.ndarray, "wanted"]:
-    """How often each wanted number occurs among the values."""
+    """Number of occurrences of each wanted number among the values."""
     values = np.sort(values)
     ends = (np.searchsorted(values, wanted, side) for side in ("right", "left"))
     return np.subtract(*ends)

@@ -1,4 +1,4 @@
-"""Batches in order of their steps, made ahead by reader threads."""
+"""Batches in step order, prefetched by reader threads."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ T = TypeVar("T")
 def batches(
     make: Callable[[int], T], start: int, stop: int, *, threads: int, ahead: int = 4
 ) -> Iterator[tuple[int, T]]:
-    """Yields (step, `make(step)`) for the steps from `start` to before `stop`.
+    """Yields (step, `make(step)`) for the steps from `start` up to, excluding, `stop`.
 
-    `make` is a pure function of the step, so what is yielded depends on nothing else:
-    resuming needs the step alone, and no iterator state is ever saved.
+    `make` is a pure function of the step, so batches depend on nothing else: resuming
+    needs only the step, and no iterator state is ever saved.
 
     Args:
       make: makes the batch of a step; called from several threads.
       start: first step.
-      stop: step to stop before.
-      threads: reader threads.
-      ahead: batches made in advance.
+      stop: end of the steps (exclusive).
+      threads: number of reader threads.
+      ahead: number of batches made in advance.
     """
     import grain
 
@@ -34,7 +34,7 @@ def batches(
 
 
 def with_wait_times(items: Iterable[T]) -> Iterator[tuple[float, T]]:
-    """Each item with the seconds that it was waited for."""
+    """Yields each item with the seconds spent waiting for it."""
     iterator, done = iter(items), object()
     while True:
         start = time.perf_counter()

@@ -1,7 +1,7 @@
-"""The pairs artefact: checked, deduplicated, split pairs of texts, as integers.
+"""The pairs artefact: validated, deduplicated, split pairs of texts, as integers.
 
-Texts are stored once per domain; pairs, negatives and everything that later stages do
-refer to them by row number.
+Texts are stored once per domain; pairs, negatives and all later stages refer to them by
+row number.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ Negatives = dict[int, list[int]]
 
 @dataclass(frozen=True)
 class PairTable:
-    """One part of the pairs: rows of the text tables that belong together."""
+    """One part of the pairs, as row numbers into the text tables."""
 
     query: Int32[np.ndarray, "pairs"]
     document: Int32[np.ndarray, "pairs"]
     domain: Int32[np.ndarray, "pairs"]
     negatives: Ragged
-    """Document rows that are hard negatives of each pair."""
+    """Document rows of each pair's hard negatives."""
 
     def __len__(self) -> int:
         return len(self.query)
 
     @classmethod
     def open(cls, folder: str | Path) -> PairTable:
-        """Maps a part written by `build_pairs`."""
+        """Memory-maps a part written by `build_pairs`."""
         folder = Path(folder)
         return cls(
             _load(folder, "query"),
@@ -68,11 +68,11 @@ class Pairs:
     queries: TextRows
     """Query texts, unique within a domain."""
     documents: TextRows
-    """Document texts, those of negatives among them, unique within a domain."""
+    """Document texts, including those of negatives, unique within a domain."""
     query_content: Int64[np.ndarray, "queries"]
-    """Id of the text: equal for equal texts, whatever their domain."""
+    """Content id of each query text: equal for equal texts, whatever their domain."""
     document_content: Int64[np.ndarray, "documents"]
-    """The same for documents; a query and a document of equal text share the id."""
+    """Content ids of the documents; a query and a document of equal text share one."""
     query_domain: Int32[np.ndarray, "queries"]
     document_domain: Int32[np.ndarray, "documents"]
     domains: list[str]
@@ -81,7 +81,7 @@ class Pairs:
 
     @classmethod
     def open(cls, folder: str | Path) -> Pairs:
-        """Maps the folder; ValueError if files are missing or cut short."""
+        """Memory-maps the folder; ValueError if files are missing or truncated."""
         folder = Path(folder)
         names = folder / "domains.json"
         if not names.is_file():
@@ -106,12 +106,12 @@ class Pairs:
 
     @cached_property
     def known(self) -> KnownPositives:
-        """Which documents answer which queries, by all valid rows of the sources.
+        """Known positives of the queries, from all valid rows of the sources.
 
-        Those count, too, that `max_rows` or the held-out part takes from training.
+        This includes rows that `max_rows` or the held-out part removes from training.
 
         Raises:
-          ValueError: an earlier version wrote the artefact, without them.
+          ValueError: the artefact lacks them, since an earlier version wrote it.
         """
         if not (self.folder / _KNOWN).is_file():
             raise ValueError(
@@ -123,12 +123,12 @@ class Pairs:
 
     @cached_property
     def query_ids(self) -> list[str | None]:
-        """External ids of the queries (None where the source gave none)."""
+        """External ids of the queries (None if the source has none)."""
         return _load_ids(self.folder / "query_ids.json", len(self.queries))
 
     @cached_property
     def document_ids(self) -> list[str | None]:
-        """External ids of the documents (None where the source gave none)."""
+        """External ids of the documents (None if the source has none)."""
         return _load_ids(self.folder / "document_ids.json", len(self.documents))
 
 
@@ -136,8 +136,8 @@ def pairs_stage(config: Config, root: str | Path) -> Path:
     """Runs `build_pairs` as a stage; its inputs are the sources' contents.
 
     Raises:
-      ValueError: no sources, bad rows (see `cdejax.data.validation`), or a source that
-        cannot be read.
+      ValueError: no sources, invalid rows (see `cdejax.data.validation`), or a source
+        that cannot be read.
     """
     spec = data_spec(config.data) | {"seed": config.seed}
     return run_stage(
@@ -149,12 +149,13 @@ def pairs_stage(config: Config, root: str | Path) -> Path:
 
 
 def build_pairs(config: DataConfig, seed: int, folder: Path) -> dict[str, Any]:
-    """Reads, checks, deduplicates and splits all sources into `folder`.
+    """Reads, validates, deduplicates and splits all sources into `folder`.
 
-    Equal pairs of a domain become one, with the negatives of all. Negatives that are a
-    known positive of their query, in any source, or its very text are left out, and so
-    are negatives of training pairs that are (nearly) a held-out document. All of it is
-    counted. Known positives come from all valid rows, whatever part they end up in.
+    Duplicate pairs of a domain are merged, with the negatives of all. A negative is
+    left out if it is a known positive of its query (in any source) or equals the
+    query's text; so are negatives of training pairs that are equal or near-duplicate to
+    a held-out document. All of these are counted. Known positives come from all valid
+    rows, whatever part they end up in.
 
     Returns:
       Counts for the manifest: `sources` (of each: `path`, `rows`, `invalid_rows`,
@@ -166,7 +167,7 @@ def build_pairs(config: DataConfig, seed: int, folder: Path) -> dict[str, Any]:
       each part).
 
     Raises:
-      ValueError: bad rows with `on_invalid: error`, or no good row at all.
+      ValueError: invalid rows with `on_invalid: error`, or no valid row at all.
     """
     if not config.sources:
         raise ValueError("data.sources is empty; name at least one source of pairs.")
@@ -190,9 +191,9 @@ def build_pairs(config: DataConfig, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def _drop_false_negatives(pairs: Collection) -> dict[str, int]:
-    """Takes out negatives that answer their query in some pair or are its very text.
+    """Removes negatives that are known positives of their query or equal its text.
 
-    Returns how many there were of each, for the manifest.
+    Returns the number of each, for the manifest.
     """
     counts = {"negatives_known_positive": 0, "negatives_equal_query": 0}
     if not pairs.negatives:
@@ -216,7 +217,7 @@ def _drop_false_negatives(pairs: Collection) -> dict[str, int]:
 def _split(
     pairs: Collection, config: DataConfig, seed: int
 ) -> tuple[Bool[np.ndarray, "pairs"], Bool[np.ndarray, "documents"], dict[str, Any]]:
-    """Chooses the held-out pairs, and the documents that training must not see."""
+    """Masks of the held-out pairs and of the documents that training must not see."""
     documents = np.array(pairs.documents.content)
     if not config.heldout_fraction and not config.heldout_rows:
         return np.zeros(len(pairs), bool), np.zeros(len(documents), bool), {}
@@ -244,7 +245,7 @@ def _split(
 def _sample(
     rows: Int[np.ndarray, "rows"], limit: int | None, seed: int
 ) -> Int[np.ndarray, "kept"]:
-    """At most `limit` of the rows, drawn by the seed, in their old order."""
+    """A seeded sample of at most `limit` of the rows, in their original order."""
     if limit is None or len(rows) <= limit:
         return rows
     return np.sort(np.random.default_rng(seed).choice(rows, limit, replace=False))
@@ -255,7 +256,7 @@ def _drop_negatives(
     rows: Int[np.ndarray, "rows"],
     forbidden: Bool[np.ndarray, "documents"],
 ) -> int:
-    """Takes forbidden documents out of the rows' negatives; returns how many."""
+    """Removes forbidden documents from the rows' negatives; returns their number."""
     dropped = 0
     for row in map(int, rows):
         if row in negatives:
@@ -268,7 +269,7 @@ def _drop_negatives(
 def _write(
     pairs: Collection, parts: dict[str, Int[np.ndarray, "rows"]], folder: Path
 ) -> dict[str, Any]:
-    """Writes the chosen pairs and the texts that they use, renumbered."""
+    """Writes the chosen pairs and the texts that they refer to, renumbered."""
     rows = np.concatenate(list(parts.values()))
     query, document = np.array(pairs.query), np.array(pairs.document)
     negatives = [n for row in map(int, rows) for n in pairs.negatives.get(row, ())]
@@ -305,7 +306,7 @@ def _write_known(
     documents: Bool[np.ndarray, "documents"],
     folder: Path,
 ) -> None:
-    """Writes the known positives among the texts that were kept, from all pairs."""
+    """Writes the known positives of all pairs, restricted to the texts kept."""
     contents, kept = [], np.ones(len(pairs), bool)
     for table, rows, written in (
         (pairs.queries, pairs.query, queries),

@@ -1,4 +1,4 @@
-"""Text before texts: what a recipe says, and what it inherits from a model's folder."""
+"""Prefixes of texts: those of a recipe, and those inherited from a model's folder."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cdejax.models.pretrained.settings import read_prompts
 
 
 def tokens_of(config: Config) -> TokensConfig:
-    """The recipe's `tokens`, every unset prefix replaced by the one that is used.
+    """The recipe's `tokens`, with every unset prefix replaced by the one in use.
 
     That is the prompt of the folder that training starts from, if it has one. The first
-    stage reads documents, so it has their prefix.
+    stage reads documents, so it uses their prefix.
 
     Raises:
       ValueError: the folder cannot be read, or `training.init_from` is an export with
@@ -29,12 +29,12 @@ def tokens_of(config: Config) -> TokensConfig:
 
 
 def start_prompts(config: Config) -> dict[str, str]:
-    """Prompts, by name, of the folder `model.encoder`."""
+    """Prompts of the folder `model.encoder`, by name."""
     return read_prompts(resolve_folder(config.model.encoder, "model.encoder"))
 
 
 def surrogate_prompts(settings: VectorsConfig) -> tuple[dict[str, str], dict[str, str]]:
-    """Prompts of the folder `vectors.encoder`, and those that are used instead."""
+    """Prompts of the folder `vectors.encoder`, and the prefixes actually used."""
     said = read_prompts(resolve_folder(settings.encoder or "", "vectors.encoder"))
     given = {"query": settings.query_prefix, "document": settings.document_prefix}
     return said, said | {side: x for side, x in given.items() if x is not None}
@@ -45,7 +45,7 @@ def _filled(side: SideConfig, prompt: str | None) -> SideConfig:
 
 
 def _check_init(config: Config, said: Mapping[str, str]) -> None:
-    """Refuses an unset prefix where the two folders of a start disagree on it."""
+    """Rejects an unset prefix if encoder and `training.init_from` disagree on it."""
     source = config.training.init_from
     if source is None:
         return

@@ -1,4 +1,4 @@
-"""Relevance judgments from text files, in BEIR's layout or in TREC's."""
+"""Relevance judgments (qrels) from text files, in BEIR or TREC format."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NamedTuple
 from cdejax.data.rows import Problem, excerpt
 
 SUFFIXES = (".tsv", ".txt", ".qrels", ".trec")
-"""Endings of a file of judgments."""
+"""Suffixes of qrels files."""
 _NAMES = ("query-id", "corpus-id", "score")
 _BEIR, _TREC = (0, 1, 2), (0, 2, 3)
-"""Places of query id, document id and grade among three and among four fields."""
+"""Positions of query id, document id and grade among three and among four fields."""
 _GRADE = re.compile(r"[+-]?[0-9]+(\.0*)?")
 _MOST = 2**31 - 1
-"""Evaluation counts in integers of 32 bits."""
+"""Largest grade: evaluation uses 32-bit integers."""
 _NUMBER = re.compile(r"[+-]?[0-9.]+([eE][+-]?[0-9]+)?")
 _BLANKS = re.compile(r"[ \t]+")
 
@@ -58,12 +58,11 @@ def read_judgments(
 ) -> Iterator[Judgment | Problem]:
     """The judgments of a file, each pair of ids once.
 
-    A line holds query id, document id and grade between tabs or blanks, or, as TREC
-    writes it, a fourth field after the query id, which means nothing. The first line
-    may be a header: one with the names `query-id`, `corpus-id` and `score` says where
-    each of them stands. Any other first line is a header only if its last field is no
-    number and no field is a known id. A grade is a whole number, which may be written
-    as `1.0`.
+    A line holds query id, document id and grade, separated by tabs or blanks; in TREC
+    format an unused fourth field follows the query id. The first line may be a header:
+    one with the names `query-id`, `corpus-id` and `score` determines the columns. Any
+    other first line is a header only if its last field is not a number and no field is
+    a known id. A grade is an integer, which may be written as `1.0`.
 
     Args:
       file: UTF-8 text.
@@ -71,7 +70,7 @@ def read_judgments(
       documents: the known document ids.
 
     Yields:
-      Judgments, and as problems lines that are none or contradict an earlier line.
+      Judgments, and problems for lines that are invalid or contradict an earlier line.
     """
     found: dict[tuple[str, str], Judgment] = {}
     named: list[str] = []
@@ -93,7 +92,7 @@ def read_judgments(
 
 
 def _fields(line: str) -> list[str]:
-    """A line's fields, between tabs where it has some."""
+    """A line's fields, separated by tabs if it has any, otherwise by blanks."""
     line = line.rstrip("\r\n\t ")
     if "\t" in line:
         return [_unquoted(field) for field in line.split("\t")]
@@ -101,7 +100,7 @@ def _fields(line: str) -> list[str]:
 
 
 def _unquoted(field: str) -> str:
-    """A field of a TSV file without the quotes that may surround it."""
+    """A field of a TSV file without any surrounding quotes."""
     quoted = len(field) > 1 and field[0] == field[-1] == '"'
     return field[1:-1].replace('""', '"') if quoted else field
 
@@ -115,7 +114,7 @@ def _is_header(
 
 
 def _places(fields: list[str], named: list[str]) -> tuple[int, ...] | None:
-    """Where query id, document id and grade stand; None if that cannot be said."""
+    """Positions of query id, document id and grade; None if they are unclear."""
     if set(_NAMES) <= set(named):
         same = len(fields) == len(named)
         return tuple(named.index(name) for name in _NAMES) if same else None
@@ -141,7 +140,7 @@ def _judgment(
 def _new(
     read: Judgment, found: dict[tuple[str, str], Judgment]
 ) -> Judgment | Problem | None:
-    """None for what an earlier line says, a problem for what one contradicts."""
+    """The judgment if new, None for a repetition, a problem for a contradiction."""
     first = found.setdefault((read.query_id, read.document_id), read)
     if first is read:
         return read

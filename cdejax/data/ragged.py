@@ -25,7 +25,7 @@ class Ragged(Sequence[np.ndarray]):
 
     @classmethod
     def open(cls, folder: str | Path) -> Ragged:
-        """Maps a folder written by `RaggedWriter`; ValueError if it is not whole."""
+        """Memory-maps a folder of `RaggedWriter`; ValueError if it is incomplete."""
         folder = Path(folder)
         dtype_file = folder / "dtype"
         if not dtype_file.is_file():
@@ -69,7 +69,7 @@ class Ragged(Sequence[np.ndarray]):
         return np.diff(self.offsets)
 
     def joined(self, rows: Int[np.ndarray, "batch"]) -> Shaped[np.ndarray, "values"]:
-        """The rows end to end."""
+        """The rows, concatenated."""
         rows = np.asarray(rows, np.int64)
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
@@ -79,10 +79,10 @@ class Ragged(Sequence[np.ndarray]):
     def padded(
         self, rows: Int[np.ndarray, "batch"], width: int, fill: int = 0
     ) -> Int[np.ndarray, "batch width"]:
-        """The rows side by side, right-padded with `fill`.
+        """The rows as a matrix, right-padded with `fill`.
 
         Raises:
-          ValueError: a row is longer than `width` (nothing is cut in silence).
+          ValueError: a row is longer than `width` (rows are never truncated silently).
         """
         rows = np.asarray(rows, np.int64)
         starts = self.offsets[rows]
@@ -107,7 +107,7 @@ class TextRows(Sequence[str]):
 
     @classmethod
     def open(cls, folder: str | Path) -> TextRows:
-        """Maps a folder written by `write_texts`."""
+        """Memory-maps a folder written by `write_texts`."""
         return cls(Ragged.open(folder))
 
     def __len__(self) -> int:
@@ -121,9 +121,9 @@ class TextRows(Sequence[str]):
 
 
 class RaggedWriter:
-    """Appends rows to a folder; what was flushed survives a kill.
+    """Appends rows to a folder; flushed rows survive a kill.
 
-    Opened again, it goes on after the last whole flushed row (`len(writer)` rows).
+    Opened again, it continues after the last complete row (`len(writer)` rows exist).
     """
 
     def __init__(self, folder: str | Path, dtype: np.dtype | type):
@@ -136,7 +136,7 @@ class RaggedWriter:
         self._recover(folder)
 
     def _recover(self, folder: Path) -> None:
-        """Cuts both files back to the last row that both hold in full."""
+        """Truncates both files to the last row that is complete in both."""
         stored = os.path.getsize(folder / VALUES) // self.dtype.itemsize
         offsets = _map(folder / OFFSETS, np.dtype(np.int64))
         whole = int(np.searchsorted(offsets, stored, side="right"))
@@ -155,7 +155,7 @@ class RaggedWriter:
         return self.rows
 
     def append(self, rows: Iterable[Shaped[np.ndarray, "length"]]) -> None:
-        """Adds rows and flushes them: values before the offsets that point at them."""
+        """Appends rows and flushes them: values first, then their offsets."""
         arrays = [np.asarray(row, self.dtype) for row in rows]
         if not arrays:
             return
@@ -205,7 +205,7 @@ def _dtype(file: Path) -> np.dtype:
 
 
 def _map(path: Path, dtype: np.dtype) -> np.ndarray:
-    """Memory-maps the whole items of a file (an empty file cannot be mapped)."""
+    """Memory-maps the complete items of a file (an empty file cannot be mapped)."""
     items = path.stat().st_size // dtype.itemsize if path.is_file() else 0
     if items == 0:
         return np.zeros(0, dtype)

@@ -1,4 +1,4 @@
-"""What sources yield: rows with their place, or problems with theirs."""
+"""What sources yield: rows or problems, each with its place in the source."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from cdejax.config import ColumnsConfig
 
 
 class Row(NamedTuple):
-    """A row as the source holds it, unchecked."""
+    """An unchecked row of a source."""
 
     place: str
-    """Where it stands, e.g. `pairs.jsonl:12`."""
+    """Its location, e.g. `pairs.jsonl:12`."""
     value: Any
-    """The row: a mapping from field names to values, if all is well."""
+    """The row: a mapping from field names to values, if it is valid."""
 
 
 class Problem(NamedTuple):
-    """What is wrong with a row (or, if `fatal`, with the whole source)."""
+    """A problem of a row (or, if `fatal`, of the whole source)."""
 
     place: str
     kind: str
     detail: str
     fatal: bool = False
-    """Stops the run even where bad rows are skipped."""
+    """Whether it stops the run even if bad rows are skipped."""
 
 
 class Pair(NamedTuple):
@@ -46,20 +46,20 @@ class Reading:
     rows: Iterator[Row | Problem]
     """The rows, in the source's order."""
     columns: ColumnsConfig
-    """Which field holds what (sources of a fixed layout bring their own)."""
+    """Names of the fields (sources with a fixed layout set their own)."""
     total: int | None = None
-    """Number of rows, where it is known beforehand."""
+    """Number of rows, if known in advance."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What to record about the source, e.g. the versions of the packages read."""
+    """Facts to record about the source, e.g. the versions of the packages read."""
 
 
 def excerpt(value: Any, length: int = 60) -> str:
-    """The value's repr, cut to `length` characters, for messages."""
+    """The value's repr, truncated to `length` characters, for error messages."""
     text = ascii(value) if isinstance(value, str) else repr(value)
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def no_rows(place: str) -> Problem:
-    """The problem of a source without rows, which stops the run."""
+    """The fatal problem of a source without rows."""
     detail = "holds no rows; fill it or take it out of `sources`"
     return Problem(place, "no rows", detail, fatal=True)

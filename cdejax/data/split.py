@@ -1,4 +1,4 @@
-"""Near-duplicate documents, and a split into train and held-out that respects them.
+"""Near-duplicate detection, and a training/held-out split that respects it.
 
 Near-duplicates are found by MinHash over word 3-grams with banded locality-sensitive
 hashing (Broder 1997; Leskovec, Rajaraman and Ullman, chapter 3).
@@ -18,10 +18,10 @@ from cdejax.runtime.progress import progress
 
 PERMUTATIONS = 128
 BANDS = 32
-"""Of 4 values each: a pair of similarity 0.7 shares a band with probability 0.9998."""
+"""Bands of 4 values: pairs of similarity 0.7 share one with probability 0.9998."""
 _BLOCK = 4096
 _WORD = re.compile(
-    # Scripts without spaces count by character, all others by word.
+    # Scripts without spaces are split into characters, all others into words.
     r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff]+"
 )
 
@@ -29,7 +29,7 @@ Hashes = UInt64[np.ndarray, "..."]
 
 
 def mix(values: Hashes) -> Hashes:
-    """Scrambles 64-bit integers, one to one (the finaliser of splitmix64)."""
+    """Scrambles 64-bit integers bijectively (the finaliser of splitmix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -41,9 +41,9 @@ def near_duplicate_groups(
     """Numbers the groups of near-duplicates among the given rows of `documents`.
 
     Two documents are linked if their estimated Jaccard similarity (the share of equal
-    MinHash values) comes within two standard errors of `threshold` (0.08 at 0.7), so
-    that hardly any pair that truly reaches it is missed; a group is everything that
-    links connect.
+    MinHash values) is at least `threshold` minus two standard errors (0.08 at 0.7), so
+    that hardly any pair above the threshold is missed. Groups are the connected
+    components of the links.
     """
     margin = 2 * math.sqrt(threshold * (1 - threshold) / PERMUTATIONS)
     blocks = []
@@ -61,7 +61,7 @@ def near_duplicate_groups(
 def minhash(texts: Sequence[str]) -> Int[np.ndarray, "texts {PERMUTATIONS}"]:
     """MinHash signatures (uint32) of the texts' sets of lower-case word 3-grams.
 
-    A text of fewer than three words counts as one n-gram; one without any word, as the
+    A text of fewer than three words counts as one n-gram; a text without words, as the
     text itself.
     """
     words = [_WORD.findall(text.lower()) or [text] for text in texts]
@@ -92,7 +92,7 @@ def minhash(texts: Sequence[str]) -> Int[np.ndarray, "texts {PERMUTATIONS}"]:
 def _link(
     signatures: Int[np.ndarray, "n permutations"], threshold: float
 ) -> Int64[np.ndarray, "n"]:
-    """Joins signatures that share a band and agree in `threshold` of their values."""
+    """Links signatures that share a band and agree in `threshold` of their values."""
     groups = np.arange(len(signatures))
     width = PERMUTATIONS // BANDS
     with progress("near-duplicates", BANDS) as advance:
@@ -111,10 +111,10 @@ def _link_band(
     groups: Int64[np.ndarray, "n"],
     threshold: float,
 ) -> Int64[np.ndarray, "n"]:
-    """Compares all pairs of one band's buckets that are not in one group yet.
+    """Compares all pairs within one band's buckets that are not in one group yet.
 
-    Sorted by key, the members of a bucket lie side by side: comparing each row with the
-    one `distance` further, for growing distances, visits all pairs of all buckets.
+    Sorted by key, the members of a bucket are adjacent: comparing each row with the row
+    `distance` positions on, for growing distances, visits all pairs of all buckets.
     """
     order = np.argsort(keys, kind="stable")
     same = keys[order]
@@ -169,7 +169,7 @@ def join(
 def row_groups(
     document_group: Int64[np.ndarray, "rows"], query: Int64[np.ndarray, "rows"]
 ) -> Int64[np.ndarray, "rows"]:
-    """Groups of rows connected through a document group or an equal query text."""
+    """Groups of rows connected by a shared document group or an equal query text."""
     documents = np.unique(document_group, return_inverse=True)[1]
     queries = np.unique(query, return_inverse=True)[1]
     nodes = np.arange(len(document_group) * 2)
@@ -185,19 +185,19 @@ def hold_out(
     fraction: float,
     limit: int | None = None,
 ) -> Bool[np.ndarray, "rows"]:
-    """Chooses whole groups of rows for the held-out part.
+    """Mask of the rows of whole groups chosen for the held-out part.
 
     Groups are taken in the order of a seeded hash of their content, so the choice does
     not depend on the order of the rows. A group that would bring the part above its
-    target stays in training, and so does one of more than a twentieth of it (at least
-    8 rows), which would make the part a study of one boilerplate text.
+    target stays in training. So does a group larger than a twentieth of the target (and
+    than 8 rows), since one boilerplate text would otherwise dominate the part.
 
     Args:
-      groups: number of each row's group.
+      groups: group number of each row.
       content: hash of each row's content.
-      seed: another seed, another choice.
-      fraction: share of the rows to hold out; 0 leaves it to `limit`.
-      limit: rows to hold out at most.
+      seed: seed of the choice.
+      fraction: share of the rows to hold out; if 0, only `limit` applies.
+      limit: maximum number of rows to hold out.
     """
     target = int(len(groups) * fraction) if fraction or limit is None else limit
     target = target if limit is None else min(target, limit)

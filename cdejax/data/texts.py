@@ -1,4 +1,4 @@
-"""Plain lists of texts, for encoding and searching: a line or a JSON object each."""
+"""Plain lists of texts for encoding and search: one per line or JSON object."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ _NAMES = (".txt", ".jsonl", ".ndjson")
 
 
 def is_text_file(file: str | Path) -> bool:
-    """Whether `read_texts` reads files of this name."""
+    """Whether `read_texts` reads files with this name."""
     return suffix(file) in _NAMES
 
 
 def read_texts(file: str | Path) -> dict[str, str]:
     """Texts by id, in the file's order.
 
-    Both kinds may be gzip. A .txt file holds a text a line; its ids are line numbers. A
-    .jsonl file holds objects with `text`, before which `title` is put where there is
-    one (as BEIR does), and `_id` or `id`, without which the row's number is the id.
+    Both kinds may be gzip-compressed. A .txt file holds one text per line; ids are line
+    numbers. A .jsonl file holds objects with `text`, an optional `title`, which is put
+    before the text (as in BEIR), and an optional `_id` or `id` (default: the row's
+    number).
 
     Raises:
-      ValueError: no such file, another kind of file, no text in it, or bad rows (no
-        text, wrong type, empty, NUL, lone surrogate, repeated id), all of them listed
+      ValueError: no such file, another kind of file, no text in it, or invalid rows (no
+        text, wrong type, empty, NUL, lone surrogate, repeated id), which are all listed
         by line.
     """
     file = Path(file)

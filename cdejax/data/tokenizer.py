@@ -1,4 +1,4 @@
-"""Texts to token rows, with the encoder's own tokenizer."""
+"""Tokenisation of texts with the encoder's own tokenizer."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ FILES = (
     "added_tokens.json",
     "vocab.txt",
 )
-"""What makes a tokenizer in a Hugging Face folder (where present)."""
+"""Files that make up a tokenizer in a Hugging Face folder (if present)."""
 
 
 class Tokenizer:
-    """A Rust tokenizer (all cores, no fork) that never pads and cuts only when told.
+    """A Rust tokenizer (all cores, no fork) that never pads and truncates on request.
 
-    A tokenizer.json may store truncation and padding (all-MiniLM-L6-v2 cuts at 128
+    A tokenizer.json may store truncation and padding (all-MiniLM-L6-v2 truncates at 128
     and pads to 128); both are switched off.
 
     Args:
-      tokenizer: it is changed.
+      tokenizer: the tokenizer, which is modified in place.
       tokens: the text of each named special token (`pad_token`, `cls_token`, …).
-      pad_token: the token that pads.
-      truncation_side: where a text that is too long loses tokens, `right` or `left`.
+      pad_token: the padding token.
+      truncation_side: the end at which long texts are truncated, `right` or `left`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Tokenizer:
         self._tokenizer = tokenizer
         self._tokens = {**tokens, "pad_token": pad_token}
         self.truncation_side = truncation_side
-        """Where a text that is too long loses tokens."""
+        """The end at which long texts are truncated, `right` or `left`."""
         self.pad_token = pad_token
         self.pad_id = tokenizer.get_vocab()[pad_token]
         self.vocab_size = max(tokenizer.get_vocab().values()) + 1
@@ -65,7 +65,7 @@ class Tokenizer:
 
     @functools.cached_property
     def hash(self) -> str:
-        """Hash (16 hex digits) of all that decides a text's tokens, but the length."""
+        """Hash (16 hex digits) of all that determines tokens but the length limit."""
         self._tokenizer.no_truncation()
         text = self._tokenizer.to_str()
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -74,12 +74,12 @@ class Tokenizer:
     def load(cls, folder: str | Path) -> Tokenizer:
         """Reads a folder's tokenizer files as transformers does.
 
-        `tokenizer.json`, or else `vocab.txt` as WordPiece, with what the files beside
-        it say: see `cdejax.folders.keys` for every key.
+        The tokenizer is `tokenizer.json`, or else `vocab.txt` as WordPiece, with the
+        settings of the files beside it: see `cdejax.folders.keys` for every key.
 
         Raises:
-          ValueError: neither file is there, one cannot be read, has a key that is
-            refused, does not agree with another, or nothing says which token pads.
+          ValueError: neither file exists; a file cannot be read, has a rejected key or
+            contradicts another; or no file names the padding token.
         """
         from cdejax.data.tokenizer_classes import build
         from cdejax.data.tokenizer_files import STORED, VOCABULARY, content, read_files
@@ -90,7 +90,7 @@ class Tokenizer:
             tokenizer, named = build(files)
         except ValueError:
             raise
-        except BaseException as error:  # Rust's panics are no Exceptions
+        except BaseException as error:  # Rust panics are not Exceptions
             if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
                 raise
             raise ValueError(f"{broken}: cannot read the tokenizer: {error}") from None
@@ -106,15 +106,15 @@ class Tokenizer:
     def encode(
         self, texts: Sequence[str], max_length: int | None = None
     ) -> tuple[list[Int[np.ndarray, "length"]], Bool[np.ndarray, " texts"]]:
-        """Token ids (int32) of every text with its special tokens, and which were cut.
+        """Token ids (int32) of every text with special tokens, and a truncation mask.
 
         A text longer than `max_length` tokens (special tokens included) loses text
-        tokens at its end, or at its start where `truncation_side` is `left`; its
-        special tokens stay.
+        tokens at its end, or at its start if `truncation_side` is `left`; its special
+        tokens are kept.
 
         Raises:
-          ValueError: an item is no string or no Unicode (lone surrogate), named by
-            index; or `max_length` leaves no room for a text token.
+          ValueError: an item is not a string or not valid Unicode (lone surrogate),
+            named by index; or `max_length` leaves no room for a text token.
         """
         texts = check_texts(texts)
         if max_length is None:
@@ -136,7 +136,7 @@ class Tokenizer:
     def words(
         self, rows: Sequence[Int[np.ndarray, "length"]]
     ) -> Int[np.ndarray, " texts"]:
-        """Tokens of every row that are not special."""
+        """Number of tokens of every row that are not special tokens."""
         known = np.zeros(self.vocab_size, bool)
         known[list(self.special_ids)] = True
         owner = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
@@ -144,15 +144,15 @@ class Tokenizer:
         return np.bincount(owner[~known[tokens]], minlength=len(rows))
 
     def save(self, folder: str | Path, max_length: int | None = None) -> None:
-        """Writes tokenizer.json, and tokenizer_config.json that takes it as it is.
+        """Writes tokenizer.json, and a tokenizer_config.json that loads it unchanged.
 
-        Both hold all that the files of the folder it was read from say together, so
-        that every reader gets the same tokens.
+        Together they contain the combined settings of all files of the original folder,
+        so every reader gets the same tokens.
 
         Args:
-          folder: made where it is missing.
-          max_length: the cut (and padding) that readers apply by themselves; none where
-            it is not given.
+          folder: the folder to write to, created if missing.
+          max_length: length at which readers truncate (and pad) by default; None for no
+            limit.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ class Tokenizer:
                 max_length, direction=self.truncation_side
             )
             self._tokenizer.enable_padding(pad_id=self.pad_id, pad_token=self.pad_token)
-        # its own `save` hides why a file cannot be written
+        # its own `save` hides the reason why a file cannot be written
         text = self._tokenizer.to_str(pretty=max_length is None)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -183,7 +183,7 @@ class Tokenizer:
 
 
 def _place(folder: Path) -> Path:
-    """The folder, or `0_Transformer` in it, where older sentence-transformers wrote."""
+    """The folder, or its `0_Transformer`, used by older sentence-transformers."""
     older = folder / "0_Transformer"
     held = any(is_file(folder / name) for name in ("tokenizer.json", "vocab.txt"))
     return older if not held and is_folder(older) else folder
@@ -192,11 +192,11 @@ def _place(folder: Path) -> Path:
 def check_tokenizer(
     tokenizer: tokenizers.Tokenizer, files: TokenizerFiles, source: str
 ) -> None:
-    """Refuses a tokenizer that fails on some texts, or differs from what files say.
+    """Rejects a tokenizer that fails on some texts or differs from its files.
 
     Raises:
-      ValueError: the vocabulary is empty or lacks the token of unknown words, a token
-        that stands around texts is unknown, or an added token has another id.
+      ValueError: the vocabulary is empty or lacks the unknown token, a special token
+        around texts is not in it, or an added token has an id other than in its file.
     """
     vocabulary = tokenizer.get_vocab()
     if not vocabulary:
@@ -225,7 +225,7 @@ def check_tokenizer(
 
 
 def _check_unknown(model: dict[str, Any], source: str) -> None:
-    """Refuses a model whose token of unknown words is none of its vocabulary."""
+    """Rejects a model whose unknown token is not in its vocabulary."""
     kind, vocabulary = model["type"], model["vocab"]
     if kind == "Unigram":
         key, known = "unk_id", model["unk_id"] is not None or model["byte_fallback"]
@@ -242,7 +242,7 @@ def _check_unknown(model: dict[str, Any], source: str) -> None:
 def _check_ends(
     post_processor: dict[str, Any] | None, ids: set[int], source: str
 ) -> None:
-    """Refuses special tokens around texts that are no tokens of the vocabulary."""
+    """Rejects special tokens around texts that are not in the vocabulary."""
     step = post_processor or {}
     for inner in step.get("processors", []):
         _check_ends(inner, ids, source)
@@ -260,7 +260,7 @@ def _check_ends(
 
 
 def _side(files: TokenizerFiles) -> str:
-    """Where a text that is too long loses tokens; refuses padding that would count."""
+    """The truncation side; rejects padding that would change the vectors."""
     from cdejax.models.checkpoints.registry import learned_positions
 
     sides = {"truncation_side": "right", "padding_side": "right"}
@@ -286,7 +286,7 @@ def _side(files: TokenizerFiles) -> str:
 
 
 def _lower_first(tokenizer: tokenizers.Tokenizer) -> None:
-    """Lower-cases before all else, as sentence-transformers' `do_lower_case` asks."""
+    """Lower-cases before any other step, as sentence-transformers' `do_lower_case`."""
     from tokenizers import normalizers
 
     old = tokenizer.normalizer
@@ -300,7 +300,7 @@ def _lower_first(tokenizer: tokenizers.Tokenizer) -> None:
 def _pad_token(
     files: TokenizerFiles, tokens: Mapping[str, str], tokenizer: tokenizers.Tokenizer
 ) -> str:
-    """The padding token by the folder's files, or a customary name."""
+    """The padding token that the folder's files name, or else a conventional one."""
     for token in (tokens.get("pad_token"), "[PAD]", "<pad>"):
         if token and tokenizer.token_to_id(token) is not None:
             return token

@@ -1,8 +1,8 @@
 """Tokenizers as transformers' classes build them from a vocabulary and settings.
 
-The generic class takes tokenizer.json as it is. A class of a single architecture takes
-the vocabulary alone and builds everything around it, so that what tokenizer.json says
-of lower-casing, for example, does not count. This is transformers 5.
+The generic class uses tokenizer.json unchanged. A class of a single architecture uses
+only its vocabulary and builds everything around it, so that, for example, the
+lower-casing in tokenizer.json is ignored. This is the behaviour of transformers 5.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _QWEN_WORDS = (
 
 
 def class_name(files: TokenizerFiles) -> str:
-    """The class that transformers builds the folder's tokenizer with.
+    """Name of the class with which transformers builds the folder's tokenizer.
 
     Raises:
-      ValueError: one with code of its own, or that cannot be built from these files.
+      ValueError: a class with custom code, or one that these files cannot build.
     """
     kind = files.encoder.get("model_type")
     found = find_architecture(kind)
     usual = None if found is None else found.model_types[str(kind)]
-    if usual == GENERIC:  # whatever the files name: transformers distrusts them
+    if usual == GENERIC:  # whatever the files name: transformers ignores them
         return GENERIC
     named = files.settings.get("tokenizer_class") or files.encoder.get(
         "tokenizer_class"
@@ -78,10 +78,10 @@ def class_name(files: TokenizerFiles) -> str:
 
 
 def build(files: TokenizerFiles) -> tuple[tokenizers.Tokenizer, dict[str, Token]]:
-    """The tokenizer of a folder without cut and padding, and its named tokens.
+    """A folder's tokenizer without truncation and padding, and its named tokens.
 
     Raises:
-      ValueError: the files do not make a tokenizer.
+      ValueError: the files do not define a tokenizer.
     """
     name = class_name(files)
     if files.stored is None and name not in (_BERT, _MPNET):
@@ -111,7 +111,7 @@ def _added(
     named: dict[str, Token | None],
     extra: list[Token] | None,
 ) -> dict[str, Token]:
-    """Adds the added and special tokens in transformers' order; returns the named."""
+    """Adds added and special tokens in transformers' order; returns the named ones."""
     tokens = {name: token for name, token in named.items() if token is not None}
     tokens |= files.other
     listed: list[Token] = [token for _, token in sorted(files.added.items())]
@@ -133,7 +133,7 @@ def _added(
 def _wordpiece(
     files: TokenizerFiles, defaults: dict[str, str], *, mask_takes_space: bool = False
 ) -> tuple[tokenizers.Tokenizer, dict[str, Token]]:
-    """BERT's normaliser and words around a WordPiece vocabulary."""
+    """BERT's normaliser and pre-tokeniser around a WordPiece vocabulary."""
     named = {name: files.token(name, defaults.get(name)) for name in NAMED}
     mask = named["mask_token"]
     if mask_takes_space and isinstance(mask, str):
@@ -246,7 +246,7 @@ BUILDERS: dict[
     _T5: _t5,
     _QWEN: _qwen,
 }
-"""Classes of single architectures."""
+"""Builders of the classes of single architectures."""
 _ROBERTA_TOKENS: dict[str, str] = {
     "bos_token": "<s>",
     "eos_token": "</s>",
@@ -264,7 +264,7 @@ def _end(
     tokenizer: tokenizers.Tokenizer,
     files: TokenizerFiles,
 ) -> tuple[str, int]:
-    """A token that stands around every text, and its id."""
+    """A token added around every text, and its id."""
     token = tokens.get(f"{name}_token")
     index = tokenizer.token_to_id(content(token)) if token is not None else None
     if token is None or index is None:
@@ -273,7 +273,7 @@ def _end(
 
 
 def _model(files: TokenizerFiles, kind: str) -> dict[str, Any]:
-    """The model in tokenizer.json, which must be of a kind."""
+    """The model in tokenizer.json, which must be of the given kind."""
     model = (files.stored or {})["model"]
     vocab = model.get("vocab")
     inferred = "Unigram" if isinstance(vocab, list) else "WordPiece"
@@ -307,7 +307,7 @@ def _bpe(files: TokenizerFiles) -> models.BPE:
 
 
 def _unigram(files: TokenizerFiles, unknown: int, scheme: str) -> tokenizers.Tokenizer:
-    """A Unigram model behind the stored character map, words split at spaces."""
+    """A Unigram model after the stored character map, with words split at spaces."""
     vocab = [tuple(entry) for entry in _model(files, "Unigram")["vocab"]]
     tokenizer = tokenizers.Tokenizer(models.Unigram(vocab, unk_id=unknown))
     for charsmap in _charsmaps(files.stored or {})[:1]:
@@ -323,7 +323,7 @@ def _unigram(files: TokenizerFiles, unknown: int, scheme: str) -> tokenizers.Tok
 
 
 def _charsmaps(stored: dict[str, Any]) -> list[Any]:
-    """The character maps of tokenizer.json's normaliser, as they are stored."""
+    """The character maps of tokenizer.json's normaliser, as stored."""
     normalizer = stored.get("normalizer") or {}
     parts = normalizer.get("normalizers", [normalizer])
     return [

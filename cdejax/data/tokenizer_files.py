@@ -1,4 +1,4 @@
-"""What a folder's tokenizer files say together, as transformers resolves them."""
+"""The combined settings of a folder's tokenizer files, resolved as by transformers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMED: tuple[str, ...] = (
     *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token"),
     *("cls_token", "mask_token"),
 )
-"""Special tokens that have a name, in the order in which they are added."""
+"""Named special tokens, in the order in which they are added."""
 CONFIG = "tokenizer_config.json"
 STORED, VOCABULARY = "tokenizer.json", "vocab.txt"
 _OLDER = ("vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model",
@@ -36,23 +36,23 @@ class TokenizerFiles:
 
     folder: Path
     settings: dict[str, Any]
-    """Of tokenizer_config.json, with what its side files and arguments change."""
+    """Content of tokenizer_config.json, as changed by its side files and arguments."""
     stored: dict[str, Any] | None
-    """Of tokenizer.json."""
+    """Content of tokenizer.json."""
     encoder: dict[str, Any]
-    """Of config.json."""
+    """Content of config.json."""
     added: dict[int, AddedToken] = field(default_factory=dict)
-    """Added tokens by the id that a file says."""
+    """Added tokens, by the id given in a file."""
     lowered: bool = False
-    """Lower-case in front of all else."""
+    """Whether to lower-case before any other step."""
 
     @property
     def source(self) -> str:
-        """The file of the settings, for messages."""
+        """The settings file, for error messages."""
         return str(self.folder / CONFIG)
 
     def get(self, key: str, default: Any) -> Any:
-        """A setting of the default's type; the default where it is absent."""
+        """A setting of the default's type, or the default if it is absent."""
         value = self.settings.get(key, default)
         fits = isinstance(value, type(default))
         if not fits or isinstance(value, bool) != isinstance(default, bool):
@@ -61,7 +61,7 @@ class TokenizerFiles:
         return value
 
     def token(self, key: str, default: str | None = None) -> Token | None:
-        """A named special token, with the flags that the added tokens give it."""
+        """A named special token, with its flags from the added tokens."""
         value = self.settings.get(key, default)
         value = as_token(value, f"{self.source}: {key}") if value is not None else None
         flagged = {str(token.content): token for token in self.added.values()}
@@ -69,7 +69,7 @@ class TokenizerFiles:
 
     @property
     def extra(self) -> list[Token] | None:
-        """Special tokens without a name; None where no file has a list of them."""
+        """Special tokens without a name; None if no file lists any."""
         value = self.settings.get(next((n for n in _EXTRA if n in self.settings), ""))
         if value is None or isinstance(value, dict):  # then they have names
             return None
@@ -81,7 +81,7 @@ class TokenizerFiles:
 
     @property
     def other(self) -> dict[str, Token]:
-        """Special tokens under names of the model's own."""
+        """Special tokens under model-specific names."""
         own = {
             key: value
             for key, value in self.settings.items()
@@ -96,8 +96,8 @@ def read_files(folder: Path) -> TokenizerFiles:
     """Reads the tokenizer's files of a folder.
 
     Raises:
-      ValueError: there is no file that holds a vocabulary, one is damaged, or has a key
-        that is refused.
+      ValueError: there is no file with a vocabulary, or a file is damaged or has a
+        rejected key.
     """
     if not any(is_file(folder / name) for name in (STORED, VOCABULARY)):
         raise ValueError(_missing(folder))
@@ -162,7 +162,7 @@ def _check_stored(stored: dict[str, Any] | None, folder: Path) -> None:
 
 
 def _read_side_files(files: TokenizerFiles, given: dict[str, Any]) -> None:
-    """Special and added tokens in files of their own, which older versions wrote."""
+    """Reads special and added tokens from separate files, as older versions wrote."""
     special = read_json_if_there(files.folder / "special_tokens_map.json")
     where = str(files.folder / "special_tokens_map.json")
     for key, value in special.items():
@@ -188,10 +188,10 @@ def _read_side_files(files: TokenizerFiles, given: dict[str, Any]) -> None:
 
 
 def as_token(value: Any, where: str, **flags: Any) -> Any:
-    """A token's text, or the token with its flags where a file has them.
+    """A token's text, or the token with its flags if a file has them.
 
     Raises:
-      ValueError: it is neither.
+      ValueError: the value is neither.
     """
     if isinstance(value, (str, AddedToken)):
         return value

@@ -23,10 +23,10 @@ from cdejax.runtime.progress import progress
 from cdejax.storage import artifacts
 
 BLOCK = 2048
-"""Texts tokenised, written and flushed at once."""
+"""Number of texts tokenised, written and flushed at once."""
 _INFO, _CUT, _TOKENIZER = "tokens.json", "truncated.bin", "tokenizer"
 _TRUNCATED, _WORDLESS = 1, 2
-"""Bits of a row's byte in `truncated.bin`."""
+"""Bit flags of a row's byte in `truncated.bin`."""
 _log = logging.getLogger(__name__)
 
 
@@ -37,14 +37,14 @@ class Tokens:
     queries: Ragged
     documents: Ragged
     context: Ragged
-    """Documents as the first stage reads them."""
+    """Documents as read by the first stage."""
     pad_id: int
     vocab_size: int
     tokenizer_folder: Path
 
     @classmethod
     def open(cls, folder: str | Path) -> Tokens:
-        """Maps a finished tokens artefact; ValueError if it is not one."""
+        """Memory-maps a finished tokens artefact; ValueError if it is not one."""
         folder = Path(folder)
         artifacts.read_manifest(folder)
         info = artifacts.read_json(folder / _INFO)
@@ -63,12 +63,13 @@ class Tokens:
 def tokens_stage(config: Config, root: str | Path, pairs_folder: str | Path) -> Path:
     """Tokenises a pairs artefact with the tokenizer of `config.model.encoder`.
 
-    A killed run goes on where it stopped. Counts per side (rows, tokens, truncated
-    texts, texts of special tokens only, longest and mean length) are in the manifest.
+    A run that was killed resumes where it stopped. The manifest has counts per side:
+    rows, tokens, truncated texts, texts of special tokens only, longest and mean
+    length.
 
     Raises:
-      ValueError: no tokenizer, an unknown domain among the prefixes, or a length limit
-        that leaves no room for text.
+      ValueError: there is no tokenizer, a prefix is for an unknown domain, or a length
+        limit leaves no room for text.
     """
     encoder = resolve_folder(config.model.encoder, "model.encoder")
     tokens = tokens_of(config)
@@ -92,7 +93,7 @@ def build_tokens(
 ) -> dict[str, Any]:
     """Writes the token rows of all sides into `folder`; returns counts per side.
 
-    A prefix that is not set is none.
+    An unset prefix means no prefix.
     """
     query = (pairs.queries, pairs.query_domain)
     document = (pairs.documents, pairs.document_domain)
@@ -125,12 +126,12 @@ def write_tokens(
     max_length: int,
     folder: Path,
 ) -> dict[str, int | float]:
-    """Tokenises `prefix + text` into ragged rows, going on after the rows present.
+    """Tokenises `prefix + text` into ragged rows, continuing after existing rows.
 
-    Ids are uint16 where the vocabulary allows. `truncated.bin` holds one byte a row:
-    it is written before the rows, so that after a kill it has at least as many. Texts
-    that hold nothing but special tokens, `[UNK]` among them, are all alike to a model:
-    they are counted, and the log says how many.
+    Ids are uint16 if the vocabulary allows it. `truncated.bin` holds one byte per row;
+    it is written before the rows, so after a kill it covers at least as many. Texts of
+    special tokens only, including `[UNK]`, carry no information: they are counted, and
+    their number is logged.
     """
     usual = {prefix: _words(tokenizer, prefix) for prefix in set(prefixes)}
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32
@@ -162,7 +163,7 @@ def write_tokens(
 
 
 def _words(tokenizer: Tokenizer, prefix: str) -> int:
-    """Tokens of a prefix that are not special."""
+    """Number of tokens of a prefix that are not special tokens."""
     if not prefix:
         return 0
     return int(tokenizer.words(tokenizer.encode([prefix], None)[0])[0])
@@ -181,7 +182,7 @@ def _counts(lengths: Int[np.ndarray, "rows"], flags: Path) -> dict[str, int | fl
 
 
 def check_prefixes(config: TokensConfig, domains: Sequence[str]) -> None:
-    """ValueError for a prefix of a domain that the pairs do not have."""
+    """Raises ValueError for a prefix of a domain that the pairs do not have."""
     for field in ("query", "document", "context"):
         side = getattr(config, field)
         for domain in {} if side is None else side.domain_prefixes:
@@ -195,7 +196,7 @@ def check_prefixes(config: TokensConfig, domains: Sequence[str]) -> None:
 
 
 def _check_side(field: str, side: SideConfig, tokenizer: Tokenizer) -> None:
-    """ValueError where a side's length limit cannot be meant."""
+    """Raises ValueError if a side's length limit cannot be intended."""
     if side.max_length <= tokenizer.special_tokens:
         raise ValueError(
             f"tokens.{field}.max_length: {side.max_length} leaves no room for text "

@@ -1,4 +1,4 @@
-"""Checks every row of a source; reports every bad one by file and line."""
+"""Validation of every row of a source; invalid rows are reported by file and line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ADVICE = "Mend them, or set `on_invalid: skip` to leave those rows out."
 
 
 def text_problem(text: Any, max_characters: int) -> tuple[str, str] | None:
-    """Says what keeps `text` from being a text: (kind, detail), or None if nothing."""
+    """The reason why `text` is not a valid text, as (kind, detail), or None."""
     if text is None:
         return "null", "is null; every row needs a text there"
     if not isinstance(text, str):
@@ -52,7 +52,7 @@ class Checker:
 
     def __init__(self, columns: ColumnsConfig, domain: str | None, max_characters: int):
         self.place = ""
-        """Of the last row."""
+        """Place of the last row."""
         self.columns = columns
         self.domain = domain or "default"
         self.max_characters = max_characters
@@ -60,7 +60,7 @@ class Checker:
         self._texts_of_ids: dict[tuple[str, str], tuple[bytes, str]] = {}
 
     def check(self, row: Row) -> Pair | list[Problem]:
-        """Returns the row as a pair, or everything that is wrong with it."""
+        """Returns the row as a pair, or all of its problems."""
         self.place = row.place
         if not isinstance(row.value, Mapping):
             detail = f"is no object with named fields: {excerpt(row.value)}"
@@ -80,7 +80,7 @@ class Checker:
         )
 
     def unknown_negatives(self) -> list[Problem]:
-        """A problem if no row has had the field of the negatives."""
+        """A problem if no row had the field of the negatives."""
         name = self.columns.negatives
         if name is None or self._has_negatives:
             return []
@@ -174,7 +174,7 @@ class Checker:
 
 
 class Report:
-    """Collects problems: all of them in a file, the first ones in the message."""
+    """Collects problems: all of them in a file, the first ones for the message."""
 
     def __init__(self, file: Path | None = None):
         self.kinds: Counter[str] = Counter()
@@ -184,7 +184,7 @@ class Report:
         self.file = file
 
     def add(self, problems: list[Problem]) -> None:
-        """Takes the problems of one row."""
+        """Adds the problems of one row."""
         self.bad_rows += 1
         for problem in problems:
             self.kinds[problem.kind] += 1
@@ -202,7 +202,7 @@ class Report:
     def stop(self, on_invalid: str, advice: str = _ADVICE) -> None:
         """Raises ValueError if the problems must stop the run.
 
-        The message ends in `advice`, unless a problem is one that no mended row mends.
+        The message ends with `advice`, unless fixing rows cannot solve a problem.
         """
         if not (self.fatal or (self.bad_rows and on_invalid == "error")):
             return
@@ -220,10 +220,10 @@ class Report:
 def checked(
     reading: Reading, domain: str | None, config: DataConfig, report: Report
 ) -> Iterator[Pair]:
-    """Yields the good rows of a source; the bad ones go to the report.
+    """Yields the valid rows of a source; invalid ones go to the report.
 
-    A damaged file (gzip cut short, unreadable Parquet), a source without any row and a
-    column that no row has are fatal: skipping cannot know what is lost.
+    A damaged file (truncated gzip, unreadable Parquet), a source without rows and a
+    column that no row has are fatal: by skipping them, an unknown amount would be lost.
     """
     if domain is not None and reading.columns.domain is not None:
         raise ValueError(

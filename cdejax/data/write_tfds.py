@@ -22,27 +22,27 @@ SHARD_ROWS = 65536
 def tfds_stage(config: Config, root: str | Path) -> Path:
     """Runs `write_tfds` on the configured sources as a stage.
 
-    The dataset lies in `pairs/1.0.0` of the folder: `tfds:FOLDER/pairs/1.0.0` is a
-    source, `tfds.data_source("pairs", data_dir=FOLDER)` reads it, too.
+    The dataset is in `pairs/1.0.0` of the folder. The source `tfds:FOLDER/pairs/1.0.0`
+    reads it, and so does `tfds.data_source("pairs", data_dir=FOLDER)`.
     """
     spec = data_spec(config.data)
     return run_stage(root, "tfds", spec, lambda folder: write_tfds(config.data, folder))
 
 
 def write_tfds(config: DataConfig, folder: str | Path) -> dict[str, Any]:
-    """Writes the sources' good rows as a TFDS dataset in array_record, split `train`.
+    """Writes the sources' valid rows as a TFDS dataset in array_record, split `train`.
 
     Features: `query`, `document`, `domain`, `negatives` (a sequence), and `query_id`
-    and `document_id` where the sources have them. No TensorFlow is imported: examples
-    are serialised by the features, the records, `dataset_info.json` and `features.json`
-    are written here.
+    and `document_id` if the sources have them. TensorFlow is not imported: TFDS's
+    features serialise the examples, and the records, `dataset_info.json` and
+    `features.json` are written here.
 
     Returns:
       Counts: `rows`, `shards`, `bytes`, `invalid_rows`, `invalid` by kind.
 
     Raises:
-      ValueError: bad rows with `on_invalid: error`; no good row; ids in some sources
-        only.
+      ValueError: invalid rows with `on_invalid: error`; no valid row; ids in only some
+        of the sources.
     """
     target = Path(folder) / NAME / VERSION
     target.mkdir(parents=True)
@@ -70,7 +70,7 @@ def write_tfds(config: DataConfig, folder: str | Path) -> dict[str, Any]:
 
 
 def _ids(readings: list[Reading]) -> list[str]:
-    """Names of the id features that the sources have: all of them, or none."""
+    """Names of the id features, each of which all sources or none must have."""
     found = []
     for name in ("query_id", "document_id"):
         have = [getattr(reading.columns, name) is not None for reading in readings]
@@ -96,7 +96,7 @@ def _features(ids: list[str]) -> Any:
 def _write_records(
     pairs: Iterator[Pair], features: Any, ids: list[str], folder: Path
 ) -> tuple[list[int], int]:
-    """Writes shards and gives them their final names; returns their rows, and bytes."""
+    """Writes shards under their final names; returns their row counts and the bytes."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
     lengths: list[int] = []
@@ -126,7 +126,7 @@ def _write_records(
 
 
 def _serialiser(features: Any) -> Callable[[dict[str, Any]], bytes]:
-    """Like `features.serialize_example`, but the same bytes in every process."""
+    """Like `features.serialize_example`, but with equal bytes in every process."""
     from tensorflow_datasets.core.example_serializer import ExampleSerializer
 
     serializer = ExampleSerializer(features.get_serialized_info())

@@ -1,4 +1,4 @@
-"""What a recipe's export tells its model card."""
+"""Metadata of a recipe's export for its model card."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def describe_variant(name: str, config: Config) -> dict[str, Any]:
     """Metadata of a trained variant for `cdejax.export.card.model_card`.
 
     Args:
-      name: of the variant.
+      name: name of the variant.
       config: its resolved recipe.
 
     Returns:
-      Name, base model, data with their licences, number of pairs, the whole recipe of
-      this variant, the command that evaluates it, and the scores of evaluations that
-      are there.
+      Name, base model, data sources with their licences, number of pairs, the variant's
+      whole recipe, the command that evaluates it, and the scores of any existing
+      evaluations.
     """
     alone = name == ONLY
     options = "" if alone else f" --variant {name}"
@@ -51,7 +51,7 @@ def describe_variant(name: str, config: Config) -> dict[str, Any]:
 
 
 def _scores(results: Sequence[Result], config: Config) -> dict[str, str]:
-    """Means by collection (and context, if several), the primary with its interval."""
+    """Mean scores by collection and system, with an interval for the main measure."""
     scores = {}
     for result in results:
         which = f"{result.collection}: {result.system}, {len(result.query_ids)} queries"

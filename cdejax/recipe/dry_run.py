@@ -1,4 +1,4 @@
-"""What training would do, said before it is done."""
+"""Dry run: reports what training would do without doing it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 @one_lookup()
 def dry_run(config: Config) -> RenderableType:
-    """Prepares the data of every variant and compiles a step, but trains nothing.
+    """Prepares the data of every variant and compiles a step, without training.
 
     Returns:
-      Tables: rows and drops by domain; then, by variant, negatives per query, steps,
-      padding, compilations, memory and FLOPs.
+      Tables: rows and dropped rows by domain; then, by variant, negatives per query,
+      steps, padding, compilations, memory and FLOPs.
     """
     variants = variants_of(config)
     for resolved in variants.values():
@@ -59,7 +59,7 @@ def dry_run(config: Config) -> RenderableType:
 
 
 def _dropped_pairs(name: str, inputs: Inputs, counts: dict[str, Any]) -> Table:
-    """Rows of each group of domains, and those an epoch leaves out."""
+    """Rows of each domain group, and the rows that an epoch leaves out."""
     table = Table(title=f"plan of {name}", box=box.SIMPLE_HEAD)
     for head in ("domain", "rows", "dropped an epoch"):
         table.add_column(head, justify="left" if head == "domain" else "right")
@@ -98,7 +98,7 @@ def _facts(config: Config, inputs: Inputs) -> dict[str, str]:
 
 
 def _prefixes(config: Config) -> dict[str, str]:
-    """The text before every text, and what the model's folder says of it."""
+    """The prefixes in use, and the prompts in the folders of the models."""
     tokens, said = tokens_of(config), start_prompts(config)
     used = {"query": tokens.query.prefix, "document": tokens.document.prefix}
     shown = {f"{s} prefix": f"{used[s]!r} (folder: {said[s]!r})" for s in used}
@@ -111,7 +111,7 @@ def _prefixes(config: Config) -> dict[str, str]:
 
 
 def _checkpoint(config: Config, inputs: Inputs) -> str:
-    """Which checkpoint training will keep for evaluation and export."""
+    """The checkpoint that training will select for evaluation and export."""
     share, pairs = config.validation_share, inputs.pairs
     on = validation_collection(pairs, share, config.seed)
     if not config.training.eval_every or on is None:
@@ -124,12 +124,11 @@ def _leaves(model: TrainableModel) -> list[Any]:
 
 
 def step_flops(model: TrainableModel, maker: BatchMaker) -> tuple[float, float]:
-    """Matrix FLOPs of a step: (useful, computed).
+    """Matrix-multiplication FLOPs of the plan's first step: (useful, computed).
 
-    Useful: 3 times the forward pass over real tokens (forward, and twice that
-    backward). Computed: 4 times over padded positions, since the gradient cache runs
-    each forward pass again. The context's positions count in both. Of the plan's first
-    step.
+    Useful: 3 times the forward pass over real tokens (the backward pass counts twice).
+    Computed: 4 times the forward pass over padded positions, since the gradient cache
+    repeats each forward pass. The context's positions count in both.
     """
     real, padded = maker.real_tokens(0), maker.padded_tokens(0)
     texts = maker.plan.batch_size * (2 + maker.settings.negatives_per_query)
@@ -139,12 +138,12 @@ def step_flops(model: TrainableModel, maker: BatchMaker) -> tuple[float, float]:
 
 
 def _widths(maker: BatchMaker) -> list[int]:
-    """Widths of rows, of texts and then of the context's documents."""
+    """Widths of the rows of texts, then of the context's documents."""
     return [shape.width for layout in maker.layouts for shape in layout.shapes]
 
 
 def _token_flops(encoder: Encoder, keys: int) -> float:
-    """Forward FLOPs of a token: matrices, and attention to a number of keys."""
+    """Forward FLOPs per token: weight matrices, and attention to `keys` keys."""
     matrices = [
         x for layer in encoder.layers for x in jax.tree.leaves(nnx.state(layer))
     ]
@@ -155,7 +154,7 @@ def _token_flops(encoder: Encoder, keys: int) -> float:
 def _memory(
     config: Config, model: TrainableModel, maker: BatchMaker, mesh: Mesh
 ) -> int:
-    """Bytes of a device during a step: state, batch and temporaries."""
+    """Bytes per device during a step: state, batch and temporaries."""
     graphdef, params = nnx.split(model)
     optimizer = make_optimizer(config.training, maker.plan.total_steps)
     state = first_state(optimizer, params, mesh)

@@ -1,4 +1,4 @@
-"""Exports of a recipe: each variant's best model as a Hugging Face folder."""
+"""Exports each variant's best model as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from cdejax.recipe.variant import make_embedder, trained_model
 
 @one_lookup()
 def export(config: Config, *, onnx: bool = False, int8: bool = False) -> str:
-    """Exports every variant; the folders, one a line.
+    """Exports every variant; returns the folders, one per line.
 
     Args:
       config: the recipe.
       onnx: add ONNX graphs to the folders.
-      int8: 8-bit ones too.
+      int8: also add 8-bit graphs.
 
     Raises:
-      ValueError: ONNX graphs are asked for that cannot be made, a variant was not
-        trained, or an export does not give its vectors.
+      ValueError: the requested ONNX graphs cannot be made, a variant was not trained,
+        or an export does not reproduce the variant's vectors.
     """
     variants = variants_of(config)
     if onnx:
@@ -39,7 +39,7 @@ def export(config: Config, *, onnx: bool = False, int8: bool = False) -> str:
 
 
 def _check_onnx(variants: dict[str, Config]) -> None:
-    """Refuses, before any export, what has no ONNX graph."""
+    """Rejects, before any export, variants that have no ONNX graph."""
     require_libraries()
     kinds = {name: resolved.model.kind for name, resolved in variants.items()}
     if contextual := [name for name, kind in kinds.items() if kind == "contextual"]:
@@ -53,7 +53,7 @@ def _check_onnx(variants: dict[str, Config]) -> None:
 
 
 def export_variant(name: str, config: Config) -> Path:
-    """Exports one variant to its folder `export`, checked before it appears."""
+    """Exports one variant to its folder `export`, which appears only once checked."""
     model = trained_model(config, name)
     embedder = make_embedder(config, model, name)
     return export_model(

@@ -1,4 +1,4 @@
-"""Mistakes of a recipe that can be found before any work, in seconds."""
+"""Checks that find mistakes in a recipe within seconds, before any work."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from cdejax.training.start import init_folder, is_export
 
 
 def check_inputs(config: Config) -> None:
-    """Looks at all that a recipe reads: sources, models, arrays.
+    """Checks everything that a recipe reads: sources, models, arrays.
 
-    Of a source the first rows are read, of a model everything but the values of its
-    weights, of an array the header.
+    This reads the first rows of a source, everything of a model except the values of
+    its weights, and the header of an array.
 
     Raises:
-      ValueError: something is missing, cannot be read or does not fit the recipe.
+      ValueError: an input is missing, cannot be read or does not fit the recipe.
     """
     check_models(config)
     check_sources(config)
@@ -42,7 +42,7 @@ def check_inputs(config: Config) -> None:
 
 
 def check_measures(config: Config) -> None:
-    """Looks up the measures that a recipe names (see `measure_names`)."""
+    """Checks the measures that a recipe names (see `measure_names`)."""
     named = [("evaluation.measures", name) for name in config.evaluation.measures]
     for setting, name in [*named, ("training.select_by", config.training.select_by)]:
         try:
@@ -52,22 +52,22 @@ def check_measures(config: Config) -> None:
 
 
 def check_sources(config: Config) -> None:
-    """Looks at the first rows of every source.
+    """Checks the first rows of every source.
 
     Raises:
-      ValueError: a source is not there, cannot be read, or lacks a column.
+      ValueError: a source does not exist, cannot be read, or lacks a column.
     """
     for source in config.data.sources:
         check_source(source)
 
 
 def check_models(config: Config) -> None:
-    """Looks at the models that a recipe starts from, but for the values of weights.
+    """Checks the models that a recipe starts from, except the values of their weights.
 
     Raises:
-      ValueError: a folder is not there, or holds no model that can be loaded; or a
-        batch is smaller than the context that a contextual encoder is trained with, or
-        has no negatives; or the objective needs hard negatives and gets none.
+      ValueError: a folder does not exist or holds no loadable model; a batch is smaller
+        than the context that a contextual encoder is trained with, or has no negatives;
+        or the objective needs hard negatives and there are none.
     """
     if config.model.kind == "contextual":
         check_context_size(config.model.context_size, config.plan.batch_size)
@@ -90,7 +90,7 @@ def check_models(config: Config) -> None:
 
 
 def check_init_from(name: str) -> None:
-    """Looks whether a run can start from a folder; ValueError if it is no model's."""
+    """Checks that training can start from a folder; ValueError if it holds no model."""
     folder = init_folder(name)
     if is_export(folder):
         try:
@@ -110,11 +110,11 @@ def _check_model(name: str, setting: str) -> None:
 
 
 def check_pairs(config: Config, folder: Path) -> None:
-    """Compares a recipe with its pairs: domains, and the number of steps.
+    """Checks a recipe against its pairs: domains and number of steps.
 
     Raises:
-      ValueError: a domain that the pairs do not have, one that fills no batch, a user's
-        plan that does not fit, or a warm-up that is as long as the plan.
+      ValueError: a domain that the pairs do not have or that is smaller than a batch, a
+        user's plan that does not fit, or a warm-up as long as the plan.
     """
     pairs = Pairs.open(folder)
     check_prefixes(config.tokens, pairs.domains)

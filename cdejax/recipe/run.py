@@ -26,34 +26,34 @@ _log = logging.getLogger(__name__)
 
 
 def run_pairs(config: Config) -> str:
-    """Runs the pairs stage of every variant; the paths, one a line."""
+    """Runs the pairs stage of every variant; returns the paths, one per line."""
     return _for_each_variant(config, Stages.pairs)
 
 
 def run_tfds(config: Config) -> str:
-    """Writes the sources of every variant as TFDS datasets; the paths, one a line."""
+    """Writes every variant's sources as TFDS datasets; returns paths, one per line."""
     return _for_each_variant(
         config, lambda stages: tfds_stage(stages.config, stages.folder)
     )
 
 
 def run_tokens(config: Config) -> str:
-    """Runs the tokens stage of every variant; the paths, one a line."""
+    """Runs the tokens stage of every variant; returns the paths, one per line."""
     return _for_each_variant(config, Stages.tokens)
 
 
 def run_vectors(config: Config) -> str:
-    """Runs the vectors stage of every variant; the paths, one a line."""
+    """Runs the vectors stage of every variant; returns the paths, one per line."""
     return _for_each_variant(config, Stages.vectors)
 
 
 def run_clusters(config: Config) -> str:
-    """Runs the clusters stage of every variant; the paths, one a line."""
+    """Runs the clusters stage of every variant; returns the paths, one per line."""
     return _for_each_variant(config, Stages.clusters)
 
 
 def run_plan(config: Config) -> str:
-    """Runs the plan stage of every variant; the paths, one a line."""
+    """Runs the plan stage of every variant; returns the paths, one per line."""
     return _for_each_variant(config, Stages.plan)
 
 
@@ -68,15 +68,15 @@ def _for_each_variant(config: Config, stage: Callable[[Stages], Path]) -> str:
 
 @one_lookup()
 def run_train(config: Config) -> str:
-    """Trains every variant, resuming what was begun; the run folders, one a line."""
+    """Trains or resumes every variant; returns the run folders, one per line."""
     return "\n".join(str(trained.folder) for trained in train(config).values())
 
 
 @one_lookup()
 def run(config: Config) -> RenderableType | None:
-    """Runs every stage of every variant; the report (None but on process 0)."""
+    """Runs every stage of every variant; returns the report (None off process 0)."""
     variants = variants_of(config)
-    for name, resolved in variants.items():  # what is missing stops us now
+    for name, resolved in variants.items():  # stop early if something is missing
         check_inputs(resolved)
         check_version(root_of(resolved) / name)
         collection_folders(resolved.evaluation)
@@ -85,7 +85,7 @@ def run(config: Config) -> RenderableType | None:
         train_variant(name, resolved)
 
     def conclude() -> RenderableType:
-        for folder in evaluate_recipe(config):  # the exports' cards tell the figures
+        for folder in evaluate_recipe(config):  # model cards report the scores
             _log.info("evaluated: %s", folder)
         export(config)
         return report(config)

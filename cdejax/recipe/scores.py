@@ -1,4 +1,4 @@
-"""Figures of a recipe: every variant, what it started from, and BM25."""
+"""Scores of a recipe: every variant, the model it started from, and BM25."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ START = "untrained start"
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """Something that is evaluated."""
+    """A system to evaluate."""
 
     name: str
     config: Config
-    """Resolved recipe that it belongs to."""
+    """The resolved recipe that it belongs to."""
     kind: str
     """`bm25`, `start` or `trained`."""
     variant: str = ""
 
     def spec(self) -> dict[str, Any]:
-        """What its figures depend on, beside the collections."""
+        """What its scores depend on besides the collections."""
         config = self.config
         measures = config.evaluation.measures
         spec = {"system": self.name, "seed": config.seed, "measures": measures}
@@ -63,7 +63,7 @@ class System:
 
 
 def systems_of(config: Config) -> list[System]:
-    """BM25, each distinct start, and every variant."""
+    """BM25, each distinct model that training starts from, and every variant."""
     found, starts = [], {}
     variants = variants_of(config)
     if config.evaluation.bm25:
@@ -83,7 +83,7 @@ def systems_of(config: Config) -> list[System]:
 
 
 def evaluate_recipe(config: Config) -> Iterator[Path]:
-    """Evaluates what has not been evaluated; the artefact folder of each system."""
+    """Evaluates each system unless already done; yields its artefact folder."""
     found: dict[str, dict[str, Collection]] = {}
     for system in systems_of(config):
         what = _collections_spec(system.config)
@@ -102,7 +102,7 @@ def evaluate_recipe(config: Config) -> Iterator[Path]:
 
 
 def known_results(config: Config, variant: str) -> list[Result]:
-    """A trained variant's latest results, if it was evaluated; nothing is computed.
+    """A trained variant's latest results, if it was evaluated, without computing any.
 
     Args:
       config: the variant's resolved recipe.
@@ -110,7 +110,7 @@ def known_results(config: Config, variant: str) -> list[Result]:
     """
     try:
         what = _collections_spec(config)
-    except ValueError:  # a collection is not there, so nothing was scored on it
+    except ValueError:  # a collection is missing, so nothing was scored on it
         return []
     spec = System(variant, config, "trained", variant).spec() | what
     wanted = json.loads(json.dumps(artifacts.jsonable(spec)))
@@ -124,7 +124,7 @@ def known_results(config: Config, variant: str) -> list[Result]:
 
 @one_lookup()
 def evaluate(config: Config) -> RenderableType:
-    """Evaluates every variant, its start and BM25; the figures and where they are."""
+    """Evaluates all systems; returns a table of the scores and their folders."""
     check_measures(config)
     folders = list(evaluate_recipe(config))
     results = _in_order(folders)
@@ -134,9 +134,9 @@ def evaluate(config: Config) -> RenderableType:
 
 @one_lookup()
 def report(config: Config) -> RenderableType:
-    """Writes report/ from the evaluations; the table and the paths of what is there.
+    """Writes report/ from the evaluations; returns the table and the files' paths.
 
-    What has not been evaluated is evaluated first.
+    Systems that have not been evaluated are evaluated first.
     """
     results = _in_order(evaluate_recipe(config))
     folder, compared = root_of(config) / "report", _compared(config, results)
@@ -153,14 +153,14 @@ def report(config: Config) -> RenderableType:
 
 
 def _in_order(folders: Iterable[Path]) -> list[Result]:
-    """All results, those of a collection together."""
+    """All results, grouped by collection."""
     results = [result for folder in folders for result in read_results(folder)]
     order = list(dict.fromkeys(result.collection for result in results))
     return sorted(results, key=lambda result: order.index(result.collection))
 
 
 def _compared(config: Config, results: Sequence[Result]) -> dict[str, Any]:
-    """How figures are compared: with which system, by how many resamples."""
+    """How scores are compared: the baseline and the number of resamples."""
     start = next((r.system for r in results if r.system.startswith(START)), None)
     settings = {"resamples": config.evaluation.bootstrap, "seed": config.seed}
     return {"baseline": start, **settings}
@@ -206,9 +206,9 @@ def _results(system: System, collections: Mapping[str, Collection]) -> Iterator[
 
 
 def _checkpoint(system: System) -> str | None:
-    """The chosen checkpoint that is evaluated, and on what it was chosen.
+    """A note on the selected checkpoint and the queries it was selected on.
 
-    None where nothing was chosen: the last checkpoint is evaluated.
+    None without checkpoint selection: the last checkpoint is evaluated.
     """
     config, best = system.config, root_of(system.config) / system.variant / BEST
     pairs = Pairs.open(Stages(config).pairs())
@@ -229,7 +229,7 @@ def _collections(config: Config) -> dict[str, Collection]:
 
 
 def _collections_spec(config: Config) -> dict[str, Any]:
-    """What is searched in an evaluation."""
+    """What identifies the collections of an evaluation."""
     settings = config.evaluation
     return {
         "collections": _collections_hash(config),

@@ -1,8 +1,8 @@
-"""Artefacts of a recipe: each stage finds its inputs, or runs what makes them.
+"""Artefacts of a recipe: each stage finds its inputs or runs the stages they need.
 
     pairs -> tokens, vectors -> clusters -> plan -> training -> evaluation, export
 
-A run lives in OUTPUT/NAME: `artifacts/` is shared by all variants, each variant has a
+All files are in OUTPUT/NAME: `artifacts/` is shared by all variants, each variant has a
 folder with its checkpoints, metrics and export, and `report/` compares them.
 """
 
@@ -34,16 +34,16 @@ from cdejax.training.run_folder import Inputs
 from cdejax.training.setup import loss_settings
 
 ONLY = "model"
-"""Folder of a recipe without variants."""
+"""Name of the variant folder of a recipe without variants."""
 
 
 def root_of(config: Config) -> Path:
-    """Folder of everything that a recipe makes."""
+    """Folder of everything that a recipe writes."""
     return Path(config.output) / config.name
 
 
 def variants_of(config: Config) -> dict[str, Config]:
-    """The resolved recipe of each variant; a recipe without any is its only one.
+    """The resolved recipe of each variant; without variants, the recipe itself.
 
     Raises:
       ValueError: the variants would be compared on different queries.
@@ -64,16 +64,16 @@ def variants_of(config: Config) -> dict[str, Config]:
 
 
 Found = dict[Callable[..., Path], Path]
-"""Artefact folders by the stage that makes them."""
+"""Artefact folders, by the stage that makes them."""
 _command: ContextVar[dict[str, Found] | None] = ContextVar("command", default=None)
-"""What the command at work has found, by the fingerprint of a recipe."""
+"""Artefacts that the current command has looked up, by the recipe's fingerprint."""
 
 
 @contextlib.contextmanager
 def one_lookup() -> Iterator[None]:
-    """Looks every stage of a recipe up once, whoever asks for it inside.
+    """Context in which every stage of a recipe is looked up only once.
 
-    A command sees its inputs as they were when it first read them.
+    A command thus sees its inputs as they were when it first read them.
     """
     if _command.get() is not None:
         yield
@@ -87,12 +87,12 @@ def one_lookup() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
-    """Artefact folders of one resolved recipe, made when they are asked for.
+    """Artefact folders of one resolved recipe, made on first access.
 
-    Each stage is looked up once: what decides it (sources, models, settings) is not
-    read again for the same object, nor for another one inside `one_lookup`. What a run
-    in the recipe's folder began with is kept, even if the code that makes artefacts has
-    changed since.
+    Each stage is looked up once: its inputs (sources, models, settings) are not read
+    again by the same object, nor by another one inside `one_lookup`. Artefacts that a
+    run in the recipe's folder started with are reused even if the code that makes them
+    has changed since.
     """
 
     config: Config
@@ -107,7 +107,7 @@ class Stages:
             object.__setattr__(self, "_found", found)
 
     def _run(self, stage: Callable[..., Path], *inputs: Any) -> Path:
-        # What all processes do together, none of them may leave out on its own.
+        # A collective stage must be entered by all processes, even if found before.
         if in_lockstep() or stage not in self._found:
             self._found[stage] = self._look_up(stage, *inputs)
         return self._found[stage]
@@ -120,11 +120,11 @@ class Stages:
 
     @property
     def folder(self) -> Path:
-        """Where artefacts go."""
+        """Folder of the artefacts."""
         return root_of(self.config) / "artifacts"
 
     def pairs(self) -> Path:
-        """Checked and split pairs."""
+        """Pairs, checked and split."""
         return self._run(pairs_stage)
 
     def tokens(self) -> Path:
@@ -132,7 +132,7 @@ class Stages:
         return self._run(tokens_stage, self.pairs())
 
     def vectors(self) -> Path:
-        """Surrogate vectors of the pairs; all processes share an encoder's work."""
+        """Surrogate vectors of the pairs; with an encoder, all processes share work."""
         pairs = main_first("pairs", self.pairs)
         stage = functools.partial(self._run, vectors_stage, pairs)
         if self.config.vectors.method == "encoder":
@@ -150,12 +150,12 @@ class Stages:
         return self._run(plan_stage, self.pairs(), folders)
 
     def hardness(self) -> Path:
-        """Numbers and a picture of how hard the plan's batches are."""
+        """Figures and a chart of the hardness of the plan's batches."""
         folders = self.pairs(), self.vectors(), self.clusters(), self.plan()
         return self._run(hardness_stage, *folders)
 
     def model(self) -> Path:
-        """Folder of the encoder that training starts from; not an artefact of ours."""
+        """Folder of the encoder that training starts from (not an artefact)."""
         return resolve_folder(self.config.model.encoder, "model.encoder")
 
     def _needed(self, need: Need) -> Path:
@@ -163,20 +163,20 @@ class Stages:
         return ways[need]()
 
     def needs_vectors(self) -> bool:
-        """Whether the false-negative mask or the objective needs a surrogate."""
+        """Whether the false-negative mask or the objective needs surrogate vectors."""
         return loss_settings(self.config).needs_surrogate
 
     def _needs(self) -> set[Need]:
-        """What the plan and training depend on, beside pairs and tokens."""
+        """What the plan and training depend on besides pairs and tokens."""
         needs = set(planner_of(self.config.plan).needs)
         if "clusters" in needs or self.needs_vectors():
             needs.add("vectors")
         return needs
 
     def inputs(self) -> Inputs:
-        """What training reads; process 0 makes what is missing, the others wait.
+        """The inputs of training; process 0 makes what is missing, the others wait.
 
-        But all of them embed texts with an encoder.
+        Vectors from an encoder are the exception: all processes compute them.
         """
         main_first("pairs", lambda: check_pairs(self.config, self.pairs()))
         if "vectors" in self._needs():

@@ -22,28 +22,28 @@ from cdejax.training.run_folder import check_version
 
 @dataclass(frozen=True)
 class Trained:
-    """A variant that was trained, to its end or until a callback stopped it."""
+    """A trained variant; training has finished, or a callback stopped it."""
 
     name: str
-    """Of the variant; `model` if the recipe has none."""
+    """Name of the variant; `model` if the recipe has no variants."""
     config: Config
     """The variant's own recipe."""
     folder: Path
-    """Its checkpoints and metrics."""
+    """Folder of its checkpoints and metrics."""
 
     def model(self) -> TrainableModel:
         """The model (a Flax NNX module) with the best parameters.
 
-        Without an evaluation, those of the last checkpoint.
+        Without evaluations during training, those of the last checkpoint.
         """
         return load_trained(self.config, self.folder)
 
     def embedder(self) -> Embedder:
-        """The same with tokenizer, prompts and length limits: encodes texts."""
+        """The model with tokenizer, prompts and length limits, to encode texts."""
         return make_embedder(self.config, self.model(), self.name)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl: starts, steps and evaluations."""
+        """The records of metrics.jsonl: starts, steps and evaluations."""
         return read_metrics(self.folder)
 
 
@@ -56,23 +56,23 @@ def train(
 ) -> dict[str, Trained]:
     """Trains the models of a recipe, as `cdejax train` does.
 
-    Stages whose artefacts are missing run first. A run that was stopped is resumed,
-    one that has ended is not trained again. Among several processes all call this.
+    Stages whose artefacts are missing run first. A run that was stopped is resumed; one
+    that has finished is not trained again. With several processes, all must call this.
 
     Args:
-      config: a recipe: the path of a YAML file, a nested mapping like one, or a
+      config: a recipe: the path of a YAML file, an equivalent nested mapping, or a
         `Config`.
       variant: the only variant to train (default: all).
-      callbacks: told of the steps, evaluations and checkpoints of every run.
+      callbacks: called on the steps, evaluations and checkpoints of every run.
 
     Returns:
-      What was trained, by variant (`model` in a recipe without variants).
+      The trained variants by name (`model` in a recipe without variants).
 
     Raises:
-      ValueError: a mistake in the recipe or in what it names, an unknown variant, or a
-        run that cannot go on.
-      Stopped: Ctrl-C or SIGTERM came, and a checkpoint was written.
-      Exception: whatever a callback raised, once a checkpoint was written.
+      ValueError: a mistake in the recipe or in the files it names, an unknown variant,
+        or a run that cannot be resumed.
+      Stopped: Ctrl-C or SIGTERM was received, and a checkpoint was written.
+      Exception: any exception of a callback, raised again after writing a checkpoint.
     """
     check_callbacks(callbacks)
     if not isinstance(config, Config | str | Path | Mapping):
@@ -80,7 +80,7 @@ def train(
             f"config: {config!r} is no recipe; give the path of a YAML file, a mapping "
             "or a Config"
         )
-    # A `Config` is checked whole, too, as if it had been read from a file.
+    # A `Config` is validated in full, too, as if it had been read from a file.
     recipe = load_config(config if isinstance(config, str | Path) else jsonable(config))
     if variant is not None:
         recipe = only_variant(recipe, variant)

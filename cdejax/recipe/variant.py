@@ -41,13 +41,14 @@ def train_variant(
 
 
 def heldout_score(config: Config, pairs: Pairs) -> Callable[[Any], float] | None:
-    """Gives a model its `training.select_by` on held-out pairs; None if there are none.
+    """A function that scores a model by `training.select_by` on held-out pairs.
 
-    They are those that checkpoints are chosen on, or all if nothing is to be chosen.
-    The function holds no weights of its own, and none between two calls.
+    These are the pairs that checkpoints are selected on, or all held-out pairs if there
+    is no selection; None if there are none. The function holds no weights between two
+    calls.
 
     Raises:
-      ValueError: too few pairs are held out to choose on a part of them.
+      ValueError: too few pairs are held out to select checkpoints on a part of them.
     """
     if not len(pairs.heldout):
         return None
@@ -80,7 +81,8 @@ def heldout_score(config: Config, pairs: Pairs) -> Callable[[Any], float] | None
 def make_embedder(config: Config, model: Any, name: str) -> Embedder:
     """A model in memory as an embedder, with the recipe's prefixes and limits.
 
-    Prefixes that the recipe does not set are the prompts of the model's start.
+    Prefixes that the recipe does not set default to the prompts of the model that
+    training started from.
     """
     tokens = tokens_of(config)
     prompts = {"query": tokens.query.prefix, "document": tokens.document.prefix}
@@ -95,13 +97,13 @@ def make_embedder(config: Config, model: Any, name: str) -> Embedder:
 
 
 def trained_folder(config: Config, name: str) -> Path:
-    """Folder of a variant that was trained to its end.
+    """Folder of a variant whose training has finished.
 
     Raises:
-      ValueError: it was not, or by another recipe or version than this.
+      ValueError: it has not finished, or another recipe or version trained it.
     """
     folder = root_of(config) / name
-    check_version(folder)  # before artefacts are made again for it
+    check_version(folder)  # before its artefacts are made again
     check_trained(folder, config, Stages(config).inputs())
     return folder
 
@@ -110,13 +112,13 @@ def trained_model(config: Config, name: str) -> TrainableModel:
     """A variant's model with its best parameters.
 
     Raises:
-      ValueError: it was not trained, or by another recipe than this.
+      ValueError: it was not trained, or another recipe trained it.
     """
     return load_trained(config, trained_folder(config, name))
 
 
 def load_trained(config: Config, folder: Path) -> TrainableModel:
-    """The model of a run's folder: its best parameters, else those of its last step.
+    """The model in a run's folder: its best parameters, or else those of its last step.
 
     Raises:
       ValueError: the run has no checkpoint.

@@ -1,16 +1,16 @@
-"""Exact search, retrieval evaluation and its reports.
+"""Exact search, retrieval evaluation and reports.
 
 - `search.search`: exact top-k search on all devices.
 - `evaluate.evaluate_embedder`: evaluates an embedder on a collection.
 - `evaluate.evaluate_bm25`: evaluates BM25 on a collection.
 - `evaluate.evaluate_all`: evaluates an embedder on several collections.
-- `evaluate.Result`: the metrics of a model on a collection, by query.
+- `evaluate.Result`: the per-query scores of a system on a collection.
 - `bm25.BM25`: BM25 search.
-- `measures.measure_of`: a measure by its name, as in `nDCG@10`.
-- `metrics.per_query`: measures of each query.
+- `measures.measure_of`: looks a measure up by its name, as in `nDCG@10`.
+- `metrics.per_query`: computes measures for every query.
 - `bootstrap.interval`: bootstrap confidence interval of a mean.
-- `bootstrap.paired`: paired bootstrap of the difference of two means.
+- `bootstrap.paired`: paired bootstrap interval of the difference of two means.
 - `collections.evaluation_collections`: the collections that a recipe evaluates on.
-- `mteb.MtebEncoder`: an embedder as a model of mteb.
-- `report.write_report`: writes tables and a chart of results.
+- `mteb.MtebEncoder`: an embedder as an mteb model.
+- `report.write_report`: writes scores, their summary and a chart.
 """

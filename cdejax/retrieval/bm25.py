@@ -12,11 +12,11 @@ from cdejax.data.given_texts import as_rows
 
 
 class BM25:
-    """BM25 over a corpus, k1 0.9 and b 0.4 as in BEIR's baseline.
+    """BM25 over a corpus, with k1 0.9 and b 0.4 as in BEIR's baseline.
 
     Tokens are runs of two or more word characters (`\\b\\w\\w+\\b`), lower-cased;
-    bm25s's English stop words are dropped, nothing is stemmed. A document without
-    tokens is never found; a query without known tokens finds nothing.
+    bm25s's English stop words are removed, without stemming. A document without tokens
+    is never found; a query without known tokens finds nothing.
     """
 
     def __init__(self, documents: Sequence[str], k1: float = 0.9, b: float = 0.4):
@@ -35,10 +35,10 @@ class BM25:
     def search(
         self, queries: Sequence[str], k: int
     ) -> tuple[Float[np.ndarray, "queries k"], Int[np.ndarray, "queries k"]]:
-        """The k best documents of every query, best first, ties to the lower index.
+        """The top k documents of every query, best first, ties to the lower index.
 
-        Only documents that share a token with the query are results: where there are
-        fewer than k, the row is filled with id -1 and score 0.
+        Only documents that share a token with the query are returned: if there are
+        fewer than k, the row is padded with id -1 and score 0.
 
         Raises:
           ValueError: k < 1.
@@ -60,7 +60,7 @@ def _tokens(texts: Sequence[str]) -> list[list[str]]:
     import bm25s
 
     rows = bm25s.tokenize(list(as_rows(texts)), return_ids=False, show_progress=False)
-    # bm25s puts one empty token where a text has none
+    # bm25s represents a text without tokens by one empty token
     return [[str(token) for token in row if token] for row in rows]
 
 

@@ -26,11 +26,12 @@ def interval(
 ) -> Interval:
     """Percentile bootstrap interval of the mean (Efron and Tibshirani 1993, ch. 13).
 
-    The resamples depend on the number of queries and the seed alone: systems scored on
-    the same queries are resampled together.
+    The resamples depend only on the number of queries and the seed, so systems scored
+    on the same queries are resampled identically.
 
     Raises:
-      ValueError: no values, a value that is not finite, or fewer than 2 resamples.
+      ValueError: no values, a value that is not finite, fewer than 2 resamples, or a
+        level outside (0, 1).
     """
     values = np.asarray(values, np.float64)
     if values.ndim != 1 or len(values) == 0 or not np.isfinite(values).all():
@@ -57,8 +58,8 @@ def paired(
     """Interval of the mean difference `ours - theirs` over the same queries.
 
     Raises:
-      ValueError: the systems were not scored on equally many queries (and as
-        `interval`).
+      ValueError: the systems were scored on different numbers of queries, or as
+        `interval`.
     """
     if np.shape(ours) != np.shape(theirs):
         raise ValueError(
@@ -71,7 +72,7 @@ def paired(
 def _means(
     values: Float[np.ndarray, "queries"], resamples: int, rng: np.random.Generator
 ) -> Float[np.ndarray, "resamples"]:
-    """Means of resamples with replacement, as many at once as memory is spared for."""
+    """Means of resamples with replacement, in blocks that bound the memory used."""
     block = max(1, _CELLS // len(values))
     sizes = [min(block, resamples - start) for start in range(0, resamples, block)]
     drawn = (rng.integers(len(values), size=(size, len(values))) for size in sizes)

@@ -1,4 +1,4 @@
-"""What is evaluated: BEIR folders and the held-out part of the pairs."""
+"""Evaluation collections: BEIR folders and the held-out pairs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 FEW = 50
-"""Queries below which the choice of a checkpoint is mostly chance."""
+"""Number of queries below which checkpoint selection is mostly chance."""
 _log = logging.getLogger(__name__)
 
 
@@ -34,19 +34,19 @@ def evaluation_collections(
     pairs: Pairs | None = None,
     validation: Bool[np.ndarray, "heldout"] | None = None,
 ) -> dict[str, Collection]:
-    """The collections that a recipe names, by the name they have in reports.
+    """The collections that a recipe evaluates on, by their name in reports.
 
-    BEIR folders go by their folder's name (with the split, where one is given), the
-    held-out pairs by `held-out`, their domains by `held-out/DOMAIN`. Domains without
-    held-out pairs are left out.
+    BEIR collections are named after their folder (with the split, if one is given), the
+    held-out pairs `held-out`, their domains `held-out/DOMAIN`. Domains without held-out
+    pairs are left out.
 
     Args:
-      config: what to evaluate on.
-      pairs: of which some are held out.
+      config: `evaluation` of a recipe.
+      pairs: pairs with a held-out part.
       validation: held-out pairs whose queries are left out (see `validation_rows`).
 
     Raises:
-      ValueError: nothing to evaluate on, or two folders of one name.
+      ValueError: nothing to evaluate on, or two folders with the same name.
     """
     found: dict[str, Collection] = {}
     for path in config.collections:
@@ -78,10 +78,10 @@ def evaluation_collections(
 
 
 def collection_folders(config: EvaluationConfig) -> list[Path]:
-    """Folders of the BEIR collections that a recipe names, after a look at each.
+    """Folders of the BEIR collections that a recipe names, each checked.
 
     Raises:
-      ValueError: one is not there, or lacks a file or a field.
+      ValueError: a folder does not exist, or lacks a file or a field.
     """
     try:
         found = [collection_folder(path) for path in config.collections]
@@ -95,18 +95,18 @@ def collection_folders(config: EvaluationConfig) -> list[Path]:
 def validation_rows(
     pairs: Pairs, share: float, seed: int
 ) -> Bool[np.ndarray, "heldout"]:
-    """The held-out pairs that checkpoints are chosen on.
+    """Mask of the held-out pairs that checkpoints are selected on.
 
-    They are drawn in whole groups: pairs of an equal query or an equal document stay
+    They are drawn in whole groups: pairs with an equal query or an equal document stay
     together. The choice depends on texts and seed, not on the order of the pairs.
 
     Args:
-      pairs: of which some are held out.
-      share: of the held-out pairs, 0 to 1.
-      seed: another seed, another choice.
+      pairs: pairs with a held-out part.
+      share: share of the held-out pairs to draw, 0 to 1.
+      seed: seed of the choice.
 
     Raises:
-      ValueError: the share is above 0, but no group of pairs is as small as that.
+      ValueError: the share is above 0, but every group of pairs is larger than it.
     """
     table = pairs.heldout
     if share in (0, 1) or not len(table):
@@ -128,7 +128,7 @@ def validation_rows(
 
 
 def validation_collection(pairs: Pairs, share: float, seed: int) -> Collection | None:
-    """What checkpoints are chosen on: queries of `validation_rows`, all documents.
+    """Collection to select checkpoints on: queries of `validation_rows`, all documents.
 
     Returns:
       The collection, or None if the share is 0 or nothing is held out.
@@ -149,13 +149,14 @@ def heldout_collection(
     """The held-out pairs as a collection, of all domains or of one.
 
     Documents are the held-out pairs' documents and their negatives, each text once;
-    queries likewise. Relevant to a query is every one of these documents that a
-    held-out pair joins to an equal query text.
+    queries likewise. A document is relevant to a query if some held-out pair joins it
+    to an equal query text.
 
     Args:
-      pairs: of which some are held out.
-      domain: of the pairs that are taken (default: all).
-      asked: those whose queries are asked (default: all); documents are those of all.
+      pairs: pairs with a held-out part.
+      domain: use only pairs of this domain (default: all).
+      asked: use only the queries of these pairs (default: all); documents are not
+        restricted.
 
     Raises:
       ValueError: an unknown domain, or no held-out pairs in it.
@@ -203,7 +204,7 @@ def _domain(pairs: Pairs, name: str) -> int:
 def _unique(
     content: Int[np.ndarray, "rows"], rows: Int[np.ndarray, "chosen"]
 ) -> dict[int, int]:
-    """The first row of every content id among the rows, in order of appearance."""
+    """The first of the rows with each content id, in order of appearance."""
     found: dict[int, int] = {}
     for row in rows.tolist():
         found.setdefault(int(content[row]), row)
@@ -213,7 +214,7 @@ def _unique(
 def _qrels(
     pairs: Pairs, queries: dict[int, int], documents: dict[int, int]
 ) -> dict[str, dict[str, int]]:
-    """Every held-out pair whose texts are both there, whatever its domain."""
+    """Judgments: every held-out pair with both texts present, whatever its domain."""
     qrels: dict[str, dict[str, int]] = {str(content): {} for content in queries}
     asked = pairs.query_content[pairs.heldout.query].tolist()
     answer = pairs.document_content[pairs.heldout.document].tolist()

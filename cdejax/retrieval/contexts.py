@@ -1,4 +1,4 @@
-"""Where a contextual encoder's context comes from in an evaluation."""
+"""Contexts of a contextual encoder in an evaluation."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def make_context(
     other: Collection | None = None,
     batch_size: int = 128,
 ) -> Context:
-    """A context of the embedder's full size, drawn by the seed.
+    """A context of the embedder's full size, sampled with the seed.
 
     Args:
-      embedder: of a contextual model.
-      kind: `corpus` (documents of the collection, as CDE is meant to be used), `null`
-        (no context: null vectors), `random` (meaningless strings, what CDE's authors
-        advise for an unknown corpus) or `other-domain` (documents of `other`).
-      collection: what is evaluated.
-      seed: of the sample.
+      embedder: the embedder of a contextual model.
+      kind: `corpus` (documents of the collection, the intended use of CDE), `null` (no
+        context: null vectors), `random` (meaningless strings, which CDE's authors
+        recommend for an unknown corpus) or `other-domain` (documents of `other`).
+      collection: the collection that is evaluated.
+      seed: seed of the sample.
       other: a collection of another domain.
-      batch_size: texts encoded at once.
+      batch_size: number of texts encoded at once.
 
     Raises:
       ValueError: unknown kind, or `other-domain` without another collection.

@@ -22,28 +22,28 @@ from cdejax.retrieval.metrics import per_query
 from cdejax.retrieval.search import search
 
 DEPTH = 1000
-"""Length of the ranked lists: what AP is taken over."""
+"""Length of the ranked lists, over which AP is computed."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One system on one collection."""
+    """The scores of one system on one collection."""
 
     system: str
     collection: str
     query_ids: list[str]
     scores: dict[str, Float[np.ndarray, "queries"]]
-    """Per query, by measure."""
+    """Scores per query, by measure."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """What the figures depend on: prompts, length limit, dtype, context, depth, …
+    """What the scores depend on: prompts, length limit, dtype, context, depth, …
 
     `own_documents` counts the queries whose own document is left out of their ranking,
-    `unknown_ids` the judgments that the collection lost since they name no text.
+    `unknown_ids` the judgments that were dropped since they refer to no text.
     """
 
     @property
     def primary(self) -> str:
-        """The measure that stands for the result: the first one."""
+        """The main measure of the result: the first one."""
         return next(iter(self.scores))
 
     def interval(self, measure: str, resamples: int = 2000, seed: int = 0) -> Interval:
@@ -65,26 +65,27 @@ def evaluate_embedder(
     ignore_identical_ids: bool = False,
     measures: Sequence[str] = DEFAULT,
 ) -> Result:
-    """Exact search with an embedder, by cosine or dot product, scored per query.
+    """Evaluates exact search with an embedder, scored per query.
 
-    A document that is the query itself is left out of its ranking (see
+    Vectors are compared by the embedder's similarity function, cosine or dot product. A
+    document identical to the query is left out of its ranking (see
     `cdejax.retrieval.identical.own_documents`).
 
     Args:
-      embedder: a biencoder or contextual model; its folder says which of the two.
+      embedder: a biencoder or contextual model.
       collection: documents, queries and judgments.
-      system: name in reports (default: the embedder's).
+      system: the system's name in reports (default: the embedder's name).
       name: the collection's name in reports.
       context: contextual models: where the context comes from (see `make_context`).
-      other: collection for the context `other-domain`.
-      seed: of the context's sample.
-      batch_size: texts encoded at once.
-      show_progress: bars with rate and remaining time.
-      ignore_identical_ids: leave out documents with the query's id, whatever they say.
+      other: the collection that the context `other-domain` is drawn from.
+      seed: seed of the context's sample.
+      batch_size: number of texts encoded at once.
+      show_progress: show progress bars with rate and remaining time.
+      ignore_identical_ids: leave out documents with the query's id whatever their text.
       measures: names, as in `nDCG@10` (see `cdejax.retrieval.measures`).
 
     Raises:
-      ValueError: the embedder compares vectors by a distance; or there is no such
+      ValueError: the embedder compares vectors by a distance, or there is no such
         measure.
     """
     if embedder.similarity_fn_name not in ("cosine", "dot"):
@@ -129,10 +130,10 @@ def evaluate_bm25(
     ignore_identical_ids: bool = False,
     measures: Sequence[str] = DEFAULT,
 ) -> Result:
-    """The BM25 baseline, scored per query, on the same rankings as embedders.
+    """Evaluates the BM25 baseline, scored per query by the same rules as embedders.
 
     Raises:
-      ValueError: there is no such measure, or its cutoff is beyond the rankings.
+      ValueError: there is no such measure, or its cutoff exceeds the rankings' length.
     """
     measures = measure_names(measures)
     index = BM25(collection.documents)
@@ -155,10 +156,11 @@ def evaluate_all(
     seed: int = 0,
     show_progress: bool = False,
 ) -> Iterator[Result]:
-    """Every collection with BM25 (if configured) and the embedder in every context.
+    """Evaluates BM25 (if configured) and an embedder on collections.
 
-    A contextual model appears once per context, as `SYSTEM (CONTEXT)` where there are
-    several. The context `other-domain` is the next collection's.
+    A contextual model is evaluated in every configured context; if there are several,
+    its results are named `SYSTEM (CONTEXT)`. The context `other-domain` is drawn from
+    the next collection.
 
     Raises:
       ValueError: `other-domain` with a single collection.
@@ -200,7 +202,7 @@ def measure_names(measures: Sequence[str]) -> list[str]:
     """The standard names of measures.
 
     Raises:
-      ValueError: there is no such measure, or its cutoff is beyond the rankings.
+      ValueError: there is no such measure, or its cutoff exceeds the rankings' length.
     """
     found = [measure_of(name) for name in measures]
     for measure in found:
@@ -220,7 +222,7 @@ def _scored(
     by_id: bool,
     measures: Sequence[str],
 ) -> Result:
-    """A result with the scores of its rankings."""
+    """The result with the scores of the given rankings."""
     own = own_documents(collection, by_id=by_id)
     ids = ranked(search, DEPTH, own)
     scores = per_query(

@@ -1,4 +1,4 @@
-"""Documents that are the query itself, as in corpora of duplicate questions."""
+"""Documents identical to the query, as in corpora of duplicate questions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def own_documents(
 ) -> Int[np.ndarray, "queries"]:
     """Position of the document that is left out of each query's ranking, or -1.
 
-    That is the one that has the query's id and its text, with or without the title,
-    unless it is judged to be an answer. By BEIR's rule (`ignore_identical_ids` in
-    Thakur et al. 2021, arXiv 2104.08663) it is the one that has the query's id.
+    By default, it is the document with the query's id and text (with or without the
+    title), unless it is judged relevant. By BEIR's rule (`ignore_identical_ids` in
+    Thakur et al. 2021, arXiv 2104.08663) it is the document with the query's id.
 
     Args:
       collection: documents, queries and judgments.
-      by_id: BEIR's rule, for collections whose ids of queries and documents are of one
-        kind.
+      by_id: use BEIR's rule, for collections whose queries and documents share one id
+        space.
     """
     places = {id: place for place, id in enumerate(collection.document_ids)}
     own = np.full(len(collection.query_ids), -1)
@@ -38,12 +38,12 @@ def ranked(
     depth: int,
     own: Int[np.ndarray, "queries"],
 ) -> Int[np.ndarray, "queries k"]:
-    """Lists of `depth` documents at most, without each query's own one.
+    """Rankings of at most `depth` documents, without each query's own document.
 
     Args:
-      search: from a length to lists of that length, best first; -1 ends one early.
-      depth: documents that a list keeps.
-      own: as `own_documents` gives it.
+      search: returns rankings of a given length, best first; -1 ends one early.
+      depth: number of documents kept per ranking.
+      own: the result of `own_documents`.
     """
     if not (own >= 0).any():
         return search(depth)
@@ -55,7 +55,7 @@ def ranked(
 
 
 def _is_query(collection: Collection, row: int, place: int) -> bool:
-    """Whether a document says what a query says, and is not among its answers."""
+    """Whether a document has the query's text and is not judged relevant to it."""
     id, query = collection.query_ids[row], collection.queries[row].strip()
     document = collection.documents[place].strip()
     bare = document.removeprefix(collection.titles.get(id, "")).strip()

@@ -1,4 +1,4 @@
-"""Ranked lists scored query by query."""
+"""Scores of ranked lists, query by query."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cdejax.retrieval.measures import DEFAULT, measure_of
 from cdejax.retrieval.measures.base import Measure, Ranked, Relevant
 
 Qrels = Mapping[str, Mapping[str, int]]
-"""{query id: {document id: grade}}; grades above 0 are relevant."""
+"""{query id: {document id: grade}}; a grade above 0 means relevant."""
 _BLOCK = 512
 
 
 def judged(query_ids: Sequence[str], qrels: Qrels) -> list[int]:
-    """Positions of the queries that have a relevant document."""
+    """Positions of the queries with at least one relevant document."""
     return [
         row
         for row, query in enumerate(query_ids)
@@ -31,19 +31,19 @@ def per_query(
     qrels: Qrels,
     measures: Sequence[str] = DEFAULT,
 ) -> dict[str, Float[np.ndarray, "queries"]]:
-    """Every measure for every query, by the measure's name.
+    """Scores of every query, by the measure's name.
 
     Args:
-      ids: document positions, best first; -1 ends a list early (an empty one
+      ids: document positions, best first; -1 ends a list early (an empty list
         scores 0).
       query_ids: external id of every row; each needs a relevant document (`judged`).
       document_ids: external id of every position.
       qrels: relevance judgments.
-      measures: names as `cdejax.retrieval.measures.measure_of` takes them.
+      measures: names that `cdejax.retrieval.measures.measure_of` accepts.
 
     Raises:
-      ValueError: a query has no relevant document, so that no measure is defined; or
-        there is no measure of a name.
+      ValueError: a query has no relevant document, so no measure is defined; or there
+        is no measure with a given name.
     """
     if len(judged(query_ids, qrels)) < len(query_ids):
         known = {query_ids[row] for row in judged(query_ids, qrels)}
@@ -67,10 +67,10 @@ def _by_library(
     qrels: Qrels,
     names: Sequence[str],
 ) -> dict[str, Float[np.ndarray, "queries"]]:
-    """Measures of ir-measures.
+    """Scores by the measures of ir-measures.
 
-    The lists' order is what counts: ir-measures is given ranks, not scores, since its
-    back ends each break ties in their own way.
+    Only the order of a list counts: ir-measures gets ranks, not scores, since its back
+    ends break ties differently.
     """
     import ir_measures
 
@@ -89,7 +89,7 @@ def _by_library(
 
 
 def _ranked(ids: Int[np.ndarray, "k"], document_ids: Sequence[str]) -> dict[str, float]:
-    """One list as ir-measures reads it, with minus the rank for a score."""
+    """One list in the format of ir-measures, with the negated rank as the score."""
     found = [int(i) for i in ids if i >= 0]
     return {document_ids[i]: -float(rank) for rank, i in enumerate(found)}
 
@@ -101,7 +101,7 @@ def _by_function(
     document_ids: Sequence[str],
     qrels: Qrels,
 ) -> Float[np.ndarray, "queries"]:
-    """A measure that ir-measures lacks."""
+    """Scores by a measure that ir-measures lacks."""
     assert measure.function is not None
     values = np.zeros(len(query_ids))
     for row, query in enumerate(query_ids):
@@ -113,7 +113,7 @@ def _by_function(
 def _grades(
     ids: Int[np.ndarray, "k"], document_ids: Sequence[str], judgments: Mapping[str, int]
 ) -> tuple[Ranked, Relevant]:
-    """Grades of a list's documents, and of all that are relevant to its query."""
+    """Grades of the ranked documents, and of all documents relevant to the query."""
     found = [judgments.get(document_ids[int(i)], 0) for i in ids if i >= 0]
     relevant = sorted(
         (grade for grade in judgments.values() if grade > 0), reverse=True

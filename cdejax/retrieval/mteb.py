@@ -1,4 +1,4 @@
-"""Embedders as models of mteb 2: prompts by task, a context drawn per task."""
+"""Embedders as mteb 2 models, with a prompt and a context for each task."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _TRAINED = {"Classification", "MultilabelClassification", "Regression"}
 
 
 class ContextRecord(NamedTuple):
-    """What a contextual model read while a task was run."""
+    """The context that a contextual model used for a task."""
 
     source: str
     """`corpus`, `training rows` or `texts`."""
     texts: int
-    """Texts that the sample was drawn from."""
+    """Number of texts that the sample was drawn from."""
     size: int
     seed: int
     hash: str
-    """Of the context (`Context.hash`)."""
+    """Hash of the context (`Context.hash`)."""
 
 
 class _Place(NamedTuple):
-    """What one context serves."""
+    """The task, subset and split that one context is used for."""
 
     task: str
     subset: str
@@ -47,29 +47,29 @@ class _Place(NamedTuple):
 class MtebEncoder:
     """An embedder for `mteb.evaluate(MtebEncoder(embedder), tasks)`.
 
-    It has mteb's encoder protocol, and its search protocol to see a corpus before the
-    first query. Scores are by the model's own similarity function.
+    It implements mteb's encoder protocol, and its search protocol in order to see a
+    corpus before the first query. Scores use the model's own similarity function.
 
     **Prompts.** The first of these that the model has a prompt for: TASK-KIND, TASK,
     TYPE-KIND, TYPE, KIND, where TASK is the task's name, TYPE its type (`Clustering`,
     `STS`, …; case does not matter) and KIND `query` or `document`; last, the model's
-    default prompt. A model with prompts gets one or the task does not run; documents
-    alone may go without, beside queries that have one.
+    default prompt. If a model has prompts but none for a task, the task fails; only
+    documents may have no prompt, if queries have one.
 
     **Contexts** are sampled with the seed from the task's own texts, encoded as
-    documents, anew for each task, subset and split: from the corpus (retrieval and
-    reranking), from the training rows that mteb encodes (classification, regression;
-    one context serves both splits), else from the first texts that mteb asks for
-    (STS: the first sentences). `contexts` records each.
+    documents, separately for each task, subset and split: from the corpus (retrieval
+    and reranking), from the training rows that mteb encodes (classification,
+    regression; both splits share one context), otherwise from the first texts that mteb
+    encodes (STS: the first sentences). `contexts` records each of them.
 
     Args:
       embedder: a biencoder or contextual model.
       name: `ORGANISATION/MODEL` in result files (default: `cdejax/` and the last part
         of the embedder's name).
-      prompts: from a TASK-KIND, TASK, … to the name of one of the model's prompts,
-        where its own names do not say it: `{"STS": "query"}`.
-      context_size: texts of a context at most (default: the model's C).
-      seed: of all samples.
+      prompts: maps TASK-KIND, TASK, … to the name of one of the model's prompts, if the
+        prompts' own names do not match: `{"STS": "query"}`.
+      context_size: maximum number of texts in a context (default: the model's C).
+      seed: seed of all samples.
 
     Raises:
       ValueError: `prompts` names a prompt that the model lacks, or the embedder has no
@@ -89,7 +89,7 @@ class MtebEncoder:
         self.seed = seed
         self.context_size = context_size
         self.contexts: dict[tuple[str, str, str], ContextRecord] = {}
-        """By (task, subset, split)."""
+        """The contexts used, by (task, subset, split)."""
         self._mapping = {key.lower(): value for key, value in (prompts or {}).items()}
         self._context: tuple[_Place, Context] | None = None
         self._search: Any = None
@@ -107,11 +107,11 @@ class MtebEncoder:
         batch_size: int = 128,
         show_progress_bar: bool = False,
     ) -> Float[np.ndarray, "texts dim"]:
-        """Vectors of the texts of all batches, float32.
+        """Vectors (float32) of the texts of all batches.
 
         Raises:
-          ValueError: the model has prompts, but none for this task, or queries come
-            before the corpus that their context would be drawn from.
+          ValueError: the model has prompts but none for this task, or queries come
+            before the corpus that their context is drawn from.
         """
         prompt = self.prompt_name(task_metadata, prompt_type)
         texts = [text for batch in inputs for text in batch["text"]]
@@ -130,10 +130,10 @@ class MtebEncoder:
     def prompt_name(
         self, task_metadata: TaskMetadata, prompt_type: PromptType | None
     ) -> str:
-        """Which of the model's prompts a task's texts get.
+        """Name of the model's prompt for a task's texts.
 
         Raises:
-          ValueError: the model has prompts, but none for these texts.
+          ValueError: the model has prompts but none for these texts.
         """
         kind = prompt_type.value if prompt_type else None
         named = {name.lower(): name for name in self.embedder.prompts}
@@ -164,7 +164,7 @@ class MtebEncoder:
         hf_subset: str,
         **kwargs: Any,
     ) -> None:
-        """Takes a corpus (columns `text` and perhaps `title`) and draws its context."""
+        """Stores a corpus (column `text`, optionally `title`) and draws its context."""
         from mteb.models.search_wrappers import SearchEncoderWrapper
 
         if self.embedder.context_size is not None:
@@ -180,10 +180,10 @@ class MtebEncoder:
         )
 
     def search(self, queries: Any, **kwargs: Any) -> dict[str, dict[str, float]]:
-        """Scores of the best documents of the last corpus, by query and document id.
+        """Scores of the top documents of the last corpus, by query and document id.
 
         Raises:
-          ValueError: nothing was indexed.
+          ValueError: no corpus was indexed.
         """
         if self._search is None:
             raise ValueError("nothing to search in: call `index` with a corpus first")
@@ -194,7 +194,7 @@ class MtebEncoder:
         embeddings1: Shaped[np.ndarray, "first dim"],
         embeddings2: Shaped[np.ndarray, "second dim"],
     ) -> Any:
-        """Scores of all pairs, a torch tensor [first, second]."""
+        """Similarity of all pairs, a torch tensor [first, second]."""
         from sentence_transformers import SimilarityFunction
 
         score = SimilarityFunction.to_similarity_fn(self.embedder.similarity_fn_name)
@@ -205,7 +205,7 @@ class MtebEncoder:
         embeddings1: Shaped[np.ndarray, "texts dim"],
         embeddings2: Shaped[np.ndarray, "texts dim"],
     ) -> Any:
-        """Scores row by row, a torch tensor [texts]."""
+        """Similarity row by row, a torch tensor [texts]."""
         from sentence_transformers import SimilarityFunction
 
         name = self.embedder.similarity_fn_name
@@ -215,7 +215,7 @@ class MtebEncoder:
     def _context_for(
         self, place: _Place, texts: list[str], type_: str, kind: PromptType | None
     ) -> Context:
-        """The context of a place, drawn from the first texts of it if there is none."""
+        """The context of a place, drawn from its first texts if there is none yet."""
         if self._context is not None and self._context[0] == place:
             return self._context[1]
         if kind is not None and kind.value == "query":
@@ -236,7 +236,7 @@ class MtebEncoder:
         return made
 
     def _settings(self) -> dict[str, Any]:
-        """What scores depend on; their hash is the model's revision in result files."""
+        """What scores depend on; its hash is the model's revision in result files."""
         embedder = self.embedder
         settings = {
             "weights": embedder.hash,
@@ -259,7 +259,7 @@ class MtebEncoder:
 def _meta(
     embedder: Embedder, name: str | None, settings: Mapping[str, Any]
 ) -> ModelMeta:
-    """What mteb writes beside results. Nothing is said of what we do not know."""
+    """Metadata that mteb writes with results; unknown fields stay unset."""
     from mteb.models import ModelMeta
     from mteb.models.model_meta import ScoringFunction
 
@@ -304,19 +304,19 @@ def _check_prompts(embedder: Embedder, mapping: Mapping[str, str]) -> None:
 
 
 def _keys(task: str, type_: str, kind: str | None) -> list[str]:
-    """What a prompt for these texts may be called, in mteb's order of priority."""
+    """Possible names of the prompt for these texts, in mteb's order of priority."""
     pairs = [(name, suffix) for name in (task, type_) for suffix in (kind, None)]
     keys = [f"{name}-{suffix}" if suffix else name for name, suffix in pairs]
     return [key.lower() for key in [*keys, kind] if key]
 
 
 def _place(task: TaskMetadata, subset: str, split: str) -> _Place:
-    """Classifiers see training and test rows in one context: their split is `train`."""
+    """The place; classifiers use one context for both splits, under `train`."""
     return _Place(task.name, subset, "train" if task.type in _TRAINED else split)
 
 
 def _documents(corpus: Any) -> list[str]:
-    """Texts as mteb's data loader joins them: title, a space and the text."""
+    """Texts joined as in mteb's data loader: title, a space and the text."""
     texts = corpus["text"]
     titles = corpus["title"] if "title" in corpus.column_names else [""] * len(texts)
     return [

@@ -1,4 +1,4 @@
-"""Evaluation results as JSON, table and picture, with bootstrap intervals."""
+"""Evaluation results as JSON, table and chart, with bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 RESULTS, SUMMARY, CHART = "results.json", "summary.json", "chart.png"
 FILES = {"results": RESULTS, "summary": SUMMARY, "chart": CHART}
-"""What a report consists of, by kind."""
+"""File names of a report, by kind."""
 
 
 def write_report(
@@ -34,15 +34,15 @@ def write_report(
     """Writes all scores, their summary and a bar chart; returns the paths by kind.
 
     `results.json` keeps the score of every query (see `read_results`), so that any two
-    systems can be paired later.
+    systems can be compared by paired differences later.
 
     Args:
-      results: systems on collections.
-      folder: where to write.
-      baseline: system that the others are compared with (default: none).
-      measure: what the chart shows (default: the first of the results).
-      resamples: of the bootstrap.
-      seed: of the bootstrap.
+      results: results of systems on collections.
+      folder: the folder to write to.
+      baseline: the system that the others are compared with (default: none).
+      measure: the measure shown in the chart (default: the first of the results).
+      resamples: number of bootstrap resamples.
+      seed: seed of the bootstrap.
     """
     folder = local_output(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def write_report(
 
 
 def read_results(folder: str | Path) -> list[Result]:
-    """Reads the results of `write_report`; ValueError if they are not there."""
+    """Reads the results of `write_report`; ValueError if there are none."""
     path = Path(folder) / RESULTS
     if not path.is_file():
         raise ValueError(f"{folder}: no {RESULTS} there; run `cdejax evaluate` first")
@@ -76,7 +76,7 @@ def difference(
     """Paired bootstrap interval of the mean difference between two systems.
 
     Raises:
-      ValueError: they were not scored on the same queries.
+      ValueError: the systems were not scored on the same queries.
     """
     if ours.query_ids != theirs.query_ids or ours.collection != theirs.collection:
         raise ValueError(
@@ -95,10 +95,10 @@ def summary(
     resamples: int = 2000,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """One plain row per result: means, intervals, difference to the baseline.
+    """One row (a dict) per result: means, intervals, difference to the baseline.
 
     Raises:
-      ValueError: no result is the baseline's.
+      ValueError: there is no result of the baseline.
     """
     base = {r.collection: r for r in results if r.system == baseline}
     if baseline is not None and not base:
@@ -135,7 +135,7 @@ def table(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Table:
-    """A rich table: one row per system and collection, intervals of one measure."""
+    """A rich table with a row per system and collection; intervals of one measure."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
@@ -172,7 +172,7 @@ def _caption(baseline: str | None, resamples: int, change: str) -> str:
 
 
 def _notes(results: Sequence[Result]) -> Iterator[str]:
-    """What was left out of each collection, and what chose each checkpoint."""
+    """Notes on what was left out of each collection and how checkpoints were chosen."""
     first = {result.collection: result for result in reversed(results)}
     for name, result in reversed(first.items()):
         if own := result.settings.get("own_documents"):
@@ -191,7 +191,7 @@ def write_chart(
     resamples: int = 2000,
     seed: int = 0,
 ) -> None:
-    """Bars with 95 % intervals, systems side by side for every collection (PNG)."""
+    """Draws a PNG bar chart with 95 % intervals, systems grouped by collection."""
     from matplotlib.figure import Figure
 
     measure = measure or results[0].primary
@@ -232,7 +232,7 @@ def _place(result: Result, collections: list[str], systems: int, number: int) ->
 def _right_end(
     results: Iterable[Result], measure: str, resamples: int, seed: int
 ) -> float:
-    """Room for the longest interval and the number beside it."""
+    """Right end of the axis, with room for the longest interval and its number."""
     return max(r.interval(measure, resamples, seed).high for r in results) + 0.1
 
 

@@ -25,18 +25,18 @@ def search(
     """The k documents with the highest dot product for every query, best first.
 
     Scores are float32 products at full precision (`Precision.HIGHEST`, whatever the
-    device's default), ties go to the lower document index. At most a block of scores
+    device's default); ties go to the lower document index. Only one block of scores
     exists at a time; documents may be a memory map.
 
     Args:
-      queries: vectors; normalise them for cosine similarity.
-      documents: vectors of the same dimension.
-      k: results per query; with fewer documents than that, all of them come back.
-      query_block: queries scored at once.
-      document_block: documents scored at once.
+      queries: query vectors; normalise them for cosine similarity.
+      documents: document vectors of the same dimension.
+      k: results per query; if there are fewer documents, all are returned.
+      query_block: number of queries scored at once.
+      document_block: number of documents scored at once.
 
     Raises:
-      ValueError: shapes do not fit, k < 1, no documents, or a vector is not finite.
+      ValueError: mismatched shapes, k < 1, no documents, or a non-finite vector.
     """
     _check(queries, documents, k)
     step = min(document_block, _power_of_two(len(documents), _LEAST_BLOCK))
@@ -72,9 +72,9 @@ def _merge(
     start: int,
     count: int,
 ) -> tuple[Float[Array, "queries k"], Int[Array, "queries k"]]:
-    """The best k of those found so far and of one more block of documents.
+    """The top k among those found so far and one more block of documents.
 
-    `top_k` prefers the lower position among equals, and earlier blocks come first.
+    `top_k` breaks ties by the lower position, and earlier blocks come first.
     """
     new = jnp.matmul(queries, documents.T, precision=jax.lax.Precision.HIGHEST)
     new = jnp.where(new == 0, 0.0, new)  # -0.0 would sort below 0.0
@@ -96,7 +96,7 @@ def _nothing(
 def _block(
     vectors: Shaped[np.ndarray, "rows dim"], start: int, size: int
 ) -> Float[np.ndarray, "size dim"]:
-    """Rows from `start`, filled up with zeros, so that all blocks have one shape."""
+    """Rows from `start`, padded with zeros, so that all blocks have the same shape."""
     block = np.asarray(vectors[start : start + size], np.float32)
     if not np.isfinite(block).all():
         bad = start + int((~np.isfinite(block)).any(1).argmax())
@@ -105,7 +105,7 @@ def _block(
 
 
 def _power_of_two(count: int, least: int) -> int:
-    """The next power of two from `least` on: few shapes, so few compilations."""
+    """The next power of two, at least `least`: few shapes, so few compilations."""
     return max(1 << max(count - 1, 0).bit_length(), least)
 
 

@@ -1,1 +1,1 @@
-"""Planners: one file and one class for each `plan.kind`."""
+"""Planners: one file and one class per `plan.kind`."""

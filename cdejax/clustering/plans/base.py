@@ -1,4 +1,4 @@
-"""What every planner says of itself, and how it gives its batches."""
+"""The interface of planners."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdejax.config import PlanConfig
 from cdejax.storage import artifacts
 
 Need = Literal["vectors", "clusters", "model"]
-"""Something beside the pairs that a planner may read: the vectors artefact, the
+"""An input that a planner may read besides the pairs: the vectors artefact, the
 clusters artefact, or the folder of `model.encoder`."""
 
 
@@ -24,8 +24,8 @@ clusters artefact, or the folder of `model.encoder`."""
 class Planner(abc.ABC):
     """Decides which training pairs form which batch.
 
-    The same settings, pairs, needs and seed must always give the same batches: the
-    plan's artefact is keyed on these alone.
+    Equal settings, pairs, needs and seed must always yield equal batches: the plan's
+    artefact is keyed on these alone.
     """
 
     settings: PlanConfig
@@ -37,15 +37,15 @@ class Planner(abc.ABC):
         """The planner of the given settings.
 
         Args:
-          settings: those of a recipe's `plan`.
-          planner_of: makes the planner of any settings; for a planner that is composed
-            of others.
+          settings: `plan` of a recipe.
+          planner_of: returns the planner of any settings, for a planner composed of
+            others.
         """
         return cls(settings)
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What the planner reads beside the pairs."""
+        """Inputs that the planner reads besides the pairs."""
         return ()
 
     @property
@@ -54,31 +54,31 @@ class Planner(abc.ABC):
         return False
 
     def check(self) -> None:
-        """Looks at what the settings name, before any work.
+        """Checks the files that the settings name, before any work.
 
         Raises:
-          ValueError: it is missing or cannot be read.
+          ValueError: a file is missing or cannot be read.
         """
         return
 
     def spec(self, folders: Mapping[Need, Path]) -> dict[str, Any]:
-        """What decides the plan beside pairs, settings and seed, as JSON values.
+        """What the plan depends on besides pairs, settings and seed, as JSON values.
 
         It becomes part of the artefact's fingerprint.
 
         Args:
-          folders: of everything that the planner needs.
+          folders: folders of the planner's inputs (`needs`).
 
         Raises:
-          ValueError: something is missing or cannot be read.
+          ValueError: an input is missing or cannot be read.
         """
         return {need: _fingerprint(need, folders[need]) for need in self.needs}
 
     def count_steps(self, pairs: TrainingPairs) -> int | None:
-        """Steps of all epochs; None where more than the pairs decides how many.
+        """Total steps of all epochs; None if they depend on more than the pairs.
 
-        Called as soon as there are pairs, so that mistakes are found before vectors
-        and clusters are computed.
+        Called as soon as the pairs exist, so that mistakes are found before vectors and
+        clusters are computed.
 
         Raises:
           ValueError: the settings do not fit the pairs.
@@ -93,8 +93,8 @@ class Planner(abc.ABC):
 
         Args:
           pairs: the training pairs and their domain groups.
-          folders: of everything that the planner needs.
-          seed: of everything that is drawn.
+          folders: folders of the planner's inputs (`needs`).
+          seed: seed of everything that is drawn.
 
         Raises:
           ValueError: the settings do not fit the pairs.

@@ -13,8 +13,8 @@ from cdejax.clustering.plans.packed import PackedPlanner
 
 @dataclass(frozen=True)
 class ByDomain(PackedPlanner):
-    """Each domain group is a set."""
+    """Packs batches from each domain group separately."""
 
     def sets(self, pairs: TrainingPairs) -> list[tuple[str, Int[np.ndarray, "rows"]]]:
-        """The rows of each group that fills a batch (see `check_sizes`)."""
+        """The rows of each group with enough rows for a batch (see `check_sizes`)."""
         return pairs.filling(self.settings.batch_size, self.settings.min_domain)

@@ -15,15 +15,15 @@ from cdejax.clustering.plans.by_domain import ByDomain
 
 @dataclass(frozen=True)
 class Clustered(ByDomain):
-    """Each domain group is a set, laid out cluster by cluster."""
+    """Packs batches from each domain group separately, cluster by cluster."""
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The clusters."""
+        """The clusters artefact."""
         return ("clusters",)
 
     def groups(self, pairs: TrainingPairs, folders: Mapping[Need, Path]) -> list[Group]:
-        """The sets with their clusters, in `plan.order`."""
+        """The domain groups with their clusters, in `plan.order`."""
         clusters, order = Clusters.open(folders["clusters"]), self.settings.order
         return [
             Group.clustered(

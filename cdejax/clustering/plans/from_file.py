@@ -19,15 +19,15 @@ from cdejax.storage import artifacts
 
 @dataclass(frozen=True)
 class FromFile(Planner):
-    """The batches that the files at `plan.path` name."""
+    """Reads the batches from the files at `plan.path`."""
 
     @property
     def path(self) -> Path:
-        """A `.npy`, or a folder of them."""
+        """A `.npy` file, or a folder of `.npy` files."""
         return Path(self.settings.path or "")
 
     def check(self) -> None:
-        """ValueError if nothing is there."""
+        """Raises ValueError if there is no such file or folder."""
         if not self.path.exists():
             raise ValueError(self._missing)
 
@@ -38,13 +38,13 @@ class FromFile(Planner):
         return {"file": artifacts.hash_files(self.path)}
 
     def count_steps(self, pairs: TrainingPairs) -> int:
-        """As many steps as the files hold."""
+        """Number of steps in the files."""
         return sum(len(steps) for steps in self._read(pairs))
 
     def epochs(
         self, pairs: TrainingPairs, folders: Mapping[Need, Path], seed: int
     ) -> Iterator[Int32[np.ndarray, "steps batch"]]:
-        """What the files hold (see `read_plan` and `check_plan`)."""
+        """The batches in the files (see `read_plan` and `check_plan`)."""
         for steps in self._read(pairs):
             yield steps.astype(np.int32)
 
@@ -64,11 +64,12 @@ def read_plan(
     """Reads one `.npy` (one epoch) or a folder of `epoch-*.npy`.
 
     A file `PATH.json` with {"pairs": FINGERPRINT}, or the manifest of a plan artefact,
-    says which pairs artefact the row numbers belong to.
+    names the pairs artefact that the row numbers belong to.
 
     Raises:
-      ValueError: nothing there, not plain integers of shape [steps, batch], made for
-        another pairs artefact, or batch size or epochs other than configured.
+      ValueError: no such file, not plain integers of shape [steps, batch], made for
+        another pairs artefact, or a batch size or number of epochs other than
+        configured.
     """
     check_origin(path, f"plan.path: {path}", pairs_fingerprint)
     files = sorted(path.glob("epoch-*.npy")) if path.is_dir() else [path]
@@ -85,7 +86,7 @@ def check_plan(
     group: Int[np.ndarray, "pairs"],
     names: Sequence[str],
 ) -> None:
-    """Checks what a plan must keep, whoever made it.
+    """Checks the rules that every plan must follow, whatever made it.
 
     Args:
       epochs: row numbers of the batches of each epoch.
@@ -94,7 +95,7 @@ def check_plan(
 
     Raises:
       ValueError: an unknown row, a row twice in one epoch, or a batch that mixes
-        domains (merge them with `domain_groups` if it is meant to).
+        domains (if that is intended, merge them with `domain_groups`).
     """
     for number, steps in enumerate(epochs):
         outside = (steps < 0) | (steps >= len(group))

@@ -1,4 +1,4 @@
-"""What planners share that pack sets of pairs into batches."""
+"""Base class of the planners that pack sets of pairs into batches."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cdejax.runtime.progress import progress
 
 @dataclass(frozen=True)
 class PackedPlanner(Planner):
-    """Batches are drawn from one set of pairs each, anew every epoch."""
+    """Draws every batch from a single set of pairs, differently in every epoch."""
 
     @abc.abstractmethod
     def sets(
         self, pairs: TrainingPairs
     ) -> Sequence[tuple[str, Int[np.ndarray, "rows"]]]:
-        """Names and rows of the sets, none smaller than a batch.
+        """Names and rows of the sets, each at least as large as a batch.
 
         Raises:
           ValueError: the pairs do not fill a batch.
@@ -33,11 +33,11 @@ class PackedPlanner(Planner):
     def groups(
         self, pairs: TrainingPairs, folders: Mapping[Need, Path]
     ) -> Sequence[Group]:
-        """The sets as they are packed: plainly shuffled, unless overridden."""
+        """The sets as they are packed: simply shuffled, unless overridden."""
         return [Group.whole(name, rows) for name, rows in self.sets(pairs)]
 
     def count_steps(self, pairs: TrainingPairs) -> int:
-        """The whole batches of every set, in all epochs."""
+        """Number of full batches of all sets and epochs."""
         batch = self.settings.batch_size
         whole = sum(len(rows) // batch for _, rows in self.sets(pairs))
         return self.settings.epochs * whole
@@ -45,7 +45,7 @@ class PackedPlanner(Planner):
     def epochs(
         self, pairs: TrainingPairs, folders: Mapping[Need, Path], seed: int
     ) -> Iterator[Int32[np.ndarray, "steps batch"]]:
-        """Packs one epoch after the other (see `pack_epoch`)."""
+        """Packs one epoch after another (see `pack_epoch`)."""
         groups, epochs = self.groups(pairs, folders), self.settings.epochs
         with progress("pack epochs", epochs) as advance:
             for epoch in range(epochs):

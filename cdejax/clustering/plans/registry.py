@@ -15,9 +15,9 @@ PLANNERS: dict[str, type[Planner]] = {
     "by_domain": ByDomain,
     "file": FromFile,
 }
-"""A new kind of plan is an entry here, and a value of `PlanConfig.kind`."""
+"""A new kind of plan needs an entry here and a value of `PlanConfig.kind`."""
 
 
 def planner_of(settings: PlanConfig) -> Planner:
-    """The planner that a recipe's `plan` asks for."""
+    """The planner of a recipe's `plan`."""
     return PLANNERS[settings.kind].of(settings, planner_of)

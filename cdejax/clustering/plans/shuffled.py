@@ -13,15 +13,15 @@ from cdejax.clustering.plans.packed import PackedPlanner
 
 @dataclass(frozen=True)
 class Shuffled(PackedPlanner):
-    """All pairs are one set."""
+    """Packs batches from all pairs as one set."""
 
     @property
     def mixes_domains(self) -> bool:
-        """True: domains are not looked at."""
+        """True: domains are ignored."""
         return True
 
     def sets(self, pairs: TrainingPairs) -> list[tuple[str, Int[np.ndarray, "rows"]]]:
-        """One set of all rows; ValueError if they do not fill a batch."""
+        """One set of all rows; ValueError if there are fewer than a batch."""
         batch = self.settings.batch_size
         if len(pairs) < batch:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Where rows come from: each kind of source is a file here and a line in `registry`."""
+"""Sources of rows: each kind is one file here and one entry in `registry`."""
 
 from cdejax.data.sources.base import Source as Source
 from cdejax.data.sources.registry import check_source as check_source

@@ -1,4 +1,4 @@
-"""What every kind of source provides."""
+"""The interface of sources."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cdejax.data.rows import Reading
 
 @dataclasses.dataclass(frozen=True)
 class Source(ABC):
-    """A configured source of pairs; each subclass, listed in `registry`, is a kind."""
+    """A configured source of pairs; each kind is a subclass listed in `registry`."""
 
     config: SourceConfig
 
     forms: ClassVar[tuple[str, ...]]
-    """How a path of this kind is written, as error messages list it."""
+    """Forms of a path of this kind, as listed in error messages."""
     library: ClassVar[str] = ""
-    """Optional module that reading needs; `import_library` imports it."""
+    """Optional module needed for reading; `import_library` imports it."""
     extra: ClassVar[str] = ""
     """Extra of cdejax that installs the library (`pip install '.[EXTRA]'`)."""
 
@@ -34,34 +34,34 @@ class Source(ABC):
         """Opens the source.
 
         Raises:
-          ValueError: it is not there, cannot be read, or lacks a column.
+          ValueError: it does not exist, cannot be read, or lacks a column.
         """
 
     def check(self) -> None:
         """Checks the source before a run does any work.
 
-        Opening it is enough by default; kinds whose first rows are cheap to read check
-        those, too.
+        By default it is only opened; kinds whose first rows are cheap to read also
+        check those.
 
         Raises:
-          ValueError: as `read`, or the first rows are bad.
+          ValueError: as `read`, or the first rows are invalid.
         """
         self.read()
 
     @abstractmethod
     def fingerprint(self) -> Any:
-        """A JSON value that changes whenever the content does: a hash, or versions.
+        """A JSON value that changes whenever the content does: a hash or versions.
 
         Artefacts made from the source are keyed on it.
         """
 
     @classmethod
     def hub_dataset(cls, path: str) -> str | None:
-        """OWNER/DATASET on the Hugging Face hub that a path names, for model cards."""
+        """OWNER/DATASET on the Hugging Face Hub that a path names, for model cards."""
         return None
 
     def import_library(self) -> Any:
-        """The optional library, or a ValueError that says how to install it."""
+        """The optional library; a ValueError explains how to install it if missing."""
         try:
             return importlib.import_module(self.library)
         except ImportError as error:
@@ -72,7 +72,7 @@ class Source(ABC):
 
 
 def fixed_layout(config: SourceConfig, reading: Reading) -> Reading:
-    """A reading with columns of its own: `columns` do not apply, `domain` does.
+    """A reading with its own columns: `columns` do not apply, but `domain` does.
 
     Raises:
       ValueError: the configuration sets `columns`.
@@ -87,7 +87,7 @@ def fixed_layout(config: SourceConfig, reading: Reading) -> Reading:
 
 
 def name_and_split(path: str, prefix: str) -> tuple[str, str] | None:
-    """Parts of PREFIX + NAME[:SPLIT] (default split `train`); None for other paths."""
+    """NAME and SPLIT of PREFIX + NAME[:SPLIT] (default `train`); None if unmatched."""
     if not path.startswith(prefix):
         return None
     name, _, split = path.removeprefix(prefix).partition(":")

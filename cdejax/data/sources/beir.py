@@ -1,4 +1,4 @@
-"""BEIR folders as pairs: one for every judgment of positive grade."""
+"""BEIR folders as pairs: one pair per judgment of positive grade."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class BeirFolder(Source):
 
     @classmethod
     def of(cls, config: SourceConfig) -> Self | None:
-        """The folder, if there is one of this name."""
+        """The source, if there is a folder of this name."""
         parts = beir_folder(config.path)
         return cls(config, *parts) if parts else None
 
     def read(self) -> Reading:
-        """Reads the folder; a judgment that names an unknown id is a bad row.
+        """Reads the folder; a judgment that names an unknown id is an invalid row.
 
         Raises:
-          ValueError: a file is missing or holds bad rows, or `columns` are set.
+          ValueError: a file is missing or holds invalid rows, or `columns` are set.
         """
         held = read_folder(self.folder, self.split)
         positive = [judgment for judgment in held.judgments if judgment.grade > 0]
@@ -49,7 +49,7 @@ class BeirFolder(Source):
         return fixed_layout(self.config, reading)
 
     def check(self) -> None:
-        """Looks for the files, and at the first rows of corpus and queries."""
+        """Checks that the files exist, and the first rows of corpus and queries."""
         check_folder(self.folder, self.split)
 
     def fingerprint(self) -> str:

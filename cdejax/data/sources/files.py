@@ -1,4 +1,4 @@
-"""Files of rows as sources: one file, or all that match a glob."""
+"""Files of rows as sources: one file, or all files that match a glob."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RowFiles(Source):
-    """All files that a path or pattern names, in the order of their names."""
+    """All files that match a path or pattern, sorted by name."""
 
     files: list[Path]
 
@@ -28,13 +28,13 @@ class RowFiles(Source):
 
     @classmethod
     def of(cls, config: SourceConfig) -> Self | None:
-        """The files, unless there are none or one is of unknown kind."""
+        """The files, or None if there are none or one has an unknown format."""
         files = matching_files(config.path)
         known = bool(files) and all(map(is_row_file, files))
         return cls(config, files) if known else None
 
     def read(self) -> Reading:
-        """Opens the files, whose lines are read one by one."""
+        """Opens the files; their lines are read one by one."""
         facts: dict[str, Any] = {}
         rows = self._rows(facts)
         return Reading(rows, self.config.columns, parquet_rows(self.files), facts)
@@ -50,7 +50,7 @@ class RowFiles(Source):
         return hash_files(*self.files)
 
     def _rows(self, facts: dict[str, Any]) -> Iterator[Row | Problem]:
-        """The rows of all files; those without any are named in `facts`."""
+        """The rows of all files; files without rows are listed in `facts`."""
         path, empty = self.config.path, []
         for file in self.files:
             rows = iter(read_rows(file, self.config.columns))
@@ -67,6 +67,6 @@ class RowFiles(Source):
 
 
 def matching_files(path: str) -> list[Path]:
-    """The file called `path`, or those that match it as a pattern, sorted by name."""
+    """The file called `path`, or the files that match it as a glob, sorted by name."""
     files = [Path(path)] if Path(path).is_file() else sorted(map(Path, glob.glob(path)))
     return [file for file in files if file.is_file()]

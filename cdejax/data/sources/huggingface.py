@@ -1,4 +1,4 @@
-"""Hugging Face datasets, by name or as `save_to_disk` writes them."""
+"""Hugging Face datasets, by name or as written by `save_to_disk`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PREFIX = "hf:"
 class HuggingFaceDataset(Source):
     """`hf:NAME[/CONFIG][:SPLIT]` or `hf:FOLDER[:SPLIT]` (default split `train`).
 
-    NAME is OWNER/DATASET (or a lone DATASET), so a third part is the configuration.
+    NAME is OWNER/DATASET (or just DATASET), so a third part is the configuration.
     """
 
     name: str
@@ -33,12 +33,12 @@ class HuggingFaceDataset(Source):
 
     @classmethod
     def of(cls, config: SourceConfig) -> Self | None:
-        """The dataset, for a path that begins with `hf:`."""
+        """The dataset, for a path that starts with `hf:`."""
         parts = name_and_split(config.path, _PREFIX)
         return cls(config, *parts) if parts else None
 
     def read(self) -> Reading:
-        """Opens the dataset; its rows carry their number from 1."""
+        """Opens the dataset; its rows are numbered from 1."""
         columns, dataset = self.config.columns, self._open()
         names = top_columns(columns, dataset.column_names, self.config.path)
         rows = _numbered(self.config.path, dataset.select_columns(names))
@@ -50,7 +50,7 @@ class HuggingFaceDataset(Source):
 
     @classmethod
     def hub_dataset(cls, path: str) -> str | None:
-        """OWNER/DATASET, unless it is a folder of this machine."""
+        """OWNER/DATASET, or None for a local folder."""
         parts = name_and_split(path, _PREFIX)
         if parts is None or Path(parts[0]).exists():
             return None

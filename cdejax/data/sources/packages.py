@@ -1,7 +1,7 @@
-"""Pairs from installed Python packages: docstring → body of the function.
+"""Pairs from installed Python packages: docstring → function body.
 
-The real text that every Python environment has: no download, and the same rows for the
-same versions. Source is parsed, never imported or run.
+This is real text available in every Python environment: no download, and equal rows for
+equal versions. Source code is parsed, never imported or run.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from cdejax.data.sources.base import Source, fixed_layout
 STDLIB = "stdlib"
 OURS = "cdejax"
 MIN_WORDS = 4
-"""A docstring's first paragraph has at least this many words to be a query."""
+"""Minimum number of words of a docstring's first paragraph to be a query."""
 MIN_LINES = 2
-"""A function has at least this many lines of code below its signature."""
+"""Minimum number of lines of code below a function's signature."""
 _SKIPPED_FOLDERS = {
     *("test", "tests", "testing", "idle_test", "__pycache__", "site-packages"),
     *("dist-packages", "_vendor", "_vendored", "vendor", "vendored", "externals"),
@@ -40,7 +40,7 @@ class PythonFile(NamedTuple):
 
     domain: str
     name: str
-    """Path inside the package's root, with forward slashes."""
+    """Path relative to the package's root, with forward slashes."""
     path: Path
 
 
@@ -52,7 +52,7 @@ class PythonPackages(Source):
 
     @classmethod
     def of(cls, config: SourceConfig) -> Self | None:
-        """The packages, for the path `python-packages`."""
+        """The source, for the path `python-packages`."""
         return cls(config) if config.path == "python-packages" else None
 
     def read(self) -> Reading:
@@ -69,8 +69,8 @@ def read_packages(packages: Sequence[str]) -> Reading:
 
     Query: the docstring's first paragraph on one line. Document: the function's source
     without its docstring, dedented. Domain: the distribution's name, or `stdlib`.
-    Equal pairs count once, for the first package that has them. Tests, vendored copies
-    of other projects and our own package are left out.
+    Duplicate pairs count once, for the first package that has them. Tests, vendored
+    copies of other projects and cdejax itself are left out.
 
     Raises:
       ValueError: a distribution is not installed or has no Python source.
@@ -84,10 +84,10 @@ def read_packages(packages: Sequence[str]) -> Reading:
 
 
 def package_versions(packages: Sequence[str]) -> dict[str, str]:
-    """Version of each distribution and of Python: what decides the pairs.
+    """Versions of Python and of each distribution, which determine the pairs.
 
     Raises:
-      ValueError: a distribution is not installed, named twice, or our own.
+      ValueError: a distribution is not installed, is named twice, or is cdejax itself.
     """
     versions = {"python": platform.python_version()}
     for name in packages:
@@ -144,7 +144,7 @@ def _rows(files: list[PythonFile]) -> Iterator[Row]:
         try:
             text = source.path.read_bytes().decode().replace("\r\n", "\n")
         except UnicodeDecodeError:
-            continue  # a few stdlib codecs' files declare another encoding
+            continue  # a few codec files of the stdlib declare another encoding
         for line, query, document in function_pairs(text):
             if (query, document) not in seen:
                 seen.add((query, document))
@@ -155,8 +155,8 @@ def _rows(files: list[PythonFile]) -> Iterator[Row]:
 def function_pairs(text: str) -> Iterator[tuple[int, str, str]]:
     """The (line, query, document) of each documented function in a module's source.
 
-    Left out: short docstrings, functions that do nothing but raise or pass, functions
-    whose docstring shares a line with code, and what this Python cannot parse.
+    Left out: short docstrings, functions that only raise or pass, functions whose
+    docstring shares a line with code, and modules that this Python cannot parse.
     """
     try:
         tree = ast.parse(text)
@@ -172,7 +172,7 @@ def function_pairs(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _functions(node: ast.AST) -> Iterator[Function]:
-    """All functions below `node` in source order; expressions are not entered."""
+    """All functions below `node` in source order; expressions are not searched."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function):
             yield child
@@ -189,7 +189,7 @@ def _printable(text: str) -> bool:
 
 
 def _without_docstring(node: Function, lines: list[str]) -> str:
-    """The function's source without decorators and docstring; "" if not worth it."""
+    """The function's source without decorators and docstring; "" if it is trivial."""
     docstring, *body = node.body
     if not body or docstring.end_lineno is None or node.end_lineno is None:
         return ""

@@ -1,4 +1,4 @@
-"""The kinds of sources, and what the rest of the package asks of one."""
+"""The kinds of sources, and the functions that the rest of the package uses."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SOURCES: tuple[type[Source], ...] = (
     HuggingFaceDataset,
     TensorFlowDataset,
 )
-"""All kinds. A path is of the first kind that takes it; messages keep the order."""
+"""All kinds. The first kind that accepts a path is used; messages keep the order."""
 
 
 def source_of(config: SourceConfig) -> Source:
     """The source that a configuration describes, unopened.
 
     Raises:
-      ValueError: its path is of no kind that there is.
+      ValueError: no kind accepts its path.
     """
     for kind in SOURCES:
         if (source := kind.of(config)) is not None:
@@ -41,9 +41,9 @@ def source_of(config: SourceConfig) -> Source:
 def read_source(config: SourceConfig) -> Reading:
     """Opens a source.
 
-    Lines are read one by one (those of white space are no rows); Parquet, Hugging Face
-    and TFDS rows carry their number from 1. A file without rows among others is named
-    in the log and in `facts`.
+    Lines are read one by one (blank lines are skipped); Parquet, Hugging Face and TFDS
+    rows are numbered from 1. If a source has several files, those without rows are
+    logged and listed in `facts`.
 
     Raises:
       ValueError: there is no such source, or it lacks a column of `config.columns`.
@@ -52,10 +52,10 @@ def read_source(config: SourceConfig) -> Reading:
 
 
 def check_source(config: SourceConfig) -> None:
-    """Looks at a source before any work: is it there, and has it the columns?
+    """Checks before any work that a source exists and has the columns.
 
-    Of files, the first rows of the first are read, of a BEIR folder the first of its
-    corpus and queries; what comes by a library is only opened.
+    This reads the first rows of the first file, or of a BEIR folder's corpus and
+    queries; datasets that a library reads are only opened.
 
     Raises:
       ValueError: as `read_source`; or the first rows lack a column.
@@ -64,12 +64,12 @@ def check_source(config: SourceConfig) -> None:
 
 
 def source_fingerprint(config: SourceConfig) -> Any:
-    """What decides a source's content, beside its configuration: hashes or versions."""
+    """What determines a source's content besides its settings: hashes or versions."""
     return source_of(config).fingerprint()
 
 
 def data_spec(config: DataConfig) -> dict[str, Any]:
-    """What decides the rows: settings and contents of all sources, not licences."""
+    """What determines the rows: settings and contents of all sources, not licences."""
     settings = jsonable(config)
     for source in settings["sources"]:
         source.pop("license", None)
@@ -78,13 +78,13 @@ def data_spec(config: DataConfig) -> dict[str, Any]:
 
 
 def hub_dataset(path: str) -> str | None:
-    """Name on the Hugging Face hub of the dataset that a source's path names."""
+    """Name on the Hugging Face Hub of the dataset at a source's path, if it has one."""
     names = (kind.hub_dataset(path) for kind in SOURCES)
     return next((name for name in names if name is not None), None)
 
 
 def _unknown(path: str) -> ValueError:
-    """No kind takes the path: nothing is there, or a file that none of them reads."""
+    """The error if no kind accepts a path: missing, or a file of unknown format."""
     strange = next((f for f in matching_files(path) if not is_row_file(f)), None)
     reason = f"{path!r}: no such file{hub_hint(path)}"
     if strange is not None:

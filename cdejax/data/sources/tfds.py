@@ -1,4 +1,4 @@
-"""TensorFlow Datasets read without TensorFlow."""
+"""TensorFlow Datasets, read without TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cdejax.data.sources.base import Source, name_and_split
 from cdejax.storage.artifacts import hash_files
 
 INFO = "dataset_info.json"
-"""What every prepared dataset says of itself."""
+"""File that describes a prepared dataset."""
 
 
 @dataclass(frozen=True)
 class TensorFlowDataset(Source):
     """`tfds:NAME[/CONFIG][:SPLIT]` or `tfds:FOLDER[:SPLIT]` (default split `train`).
 
-    FOLDER is one that holds `dataset_info.json`.
+    FOLDER is a folder with a `dataset_info.json`.
     """
 
     name: str
@@ -32,7 +32,7 @@ class TensorFlowDataset(Source):
 
     @classmethod
     def of(cls, config: SourceConfig) -> Self | None:
-        """The dataset, for a path that begins with `tfds:`."""
+        """The dataset, for a path that starts with `tfds:`."""
         parts = name_and_split(config.path, "tfds:")
         return cls(config, *parts) if parts else None
 
@@ -41,7 +41,7 @@ class TensorFlowDataset(Source):
 
         Raises:
           ValueError: no such dataset or split, files that are not array_record, or a
-            column missing.
+            missing column.
         """
         path, columns, data = self.config.path, self.config.columns, self._open()
         names = top_columns(columns, list(data.dataset_info.features), path)
@@ -61,7 +61,7 @@ class TensorFlowDataset(Source):
                 hint = f"name one of {', '.join(inner)}" if inner else "write it again"
                 raise ValueError(f"no {INFO} in {name}; {hint}")
             return tfds.builder_from_directory(name).as_data_source(split=self.split)
-        except Exception as error:  # TFDS has no common base of its errors
+        except Exception as error:  # TFDS errors have no common base class
             reason = str(error).split("\n")[0]
             raise ValueError(
                 f"source {self.config.path!r}: cannot open it "
@@ -83,7 +83,7 @@ def _rows(path: str, data: Any, names: list[str]) -> Iterator[Row | Problem]:
 
 
 def _texts(value: Any) -> Any:
-    """TFDS gives bytes for texts, and arrays or lists of them for sequences."""
+    """Decodes texts: TFDS returns bytes, and arrays or lists of bytes for sequences."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, Mapping):

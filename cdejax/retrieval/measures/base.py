@@ -1,4 +1,4 @@
-"""What a retrieval measure is."""
+"""Definition of a retrieval measure."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ import numpy as np
 from jaxtyping import Int
 
 Ranked = Int[np.ndarray, "ranked"]
-"""Grades of a list's documents, best first; 0 for those that are not relevant."""
+"""Grades of the ranked documents, best first; 0 for documents that are not relevant."""
 Relevant = Int[np.ndarray, "relevant"]
-"""Grades of all documents that are relevant to the query, highest first."""
+"""Grades of all documents relevant to the query, highest first."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """A measure of one ranked list; figures are its means over queries."""
+    """A measure of one ranked list; reported scores are its means over queries."""
 
     symbol: str
-    """Its name without a cutoff, as in ir-measures: `nDCG`."""
+    """Name without a cutoff, as in ir-measures: `nDCG`."""
     function: Callable[[Ranked, Relevant, int | None], float] | None = None
-    """From the grades and the cutoff to the value for one query; None: ir-measures'.
+    """Computes the value for one query from the grades and the cutoff.
 
-    It is given the whole list, and applies the cutoff itself where there is one.
+    None: ir-measures computes it. The function gets the whole list and applies the
+    cutoff, if any, itself.
     """
     cutoff: int | None = None
-    """How many documents of a list count; None for all of them."""
+    """Number of top-ranked documents that count; None for all."""
     title: str = ""
-    """What tables and charts call it, in place of the symbol."""
+    """Name in tables and charts, instead of the symbol."""
     higher_is_better: bool = True
 
     @property
     def name(self) -> str:
-        """What recipes, files and code call it: `nDCG@10`."""
+        """Name in recipes, files and code: `nDCG@10`."""
         return self._with_cutoff(self.symbol)
 
     @property
     def label(self) -> str:
-        """What tables and charts call it."""
+        """Name in tables and charts."""
         return self._with_cutoff(self.title or self.symbol)
 
     def at(self, cutoff: int | None) -> Measure:
@@ -46,7 +47,7 @@ class Measure:
         return dataclasses.replace(self, cutoff=cutoff)
 
     def as_gain(self, value: float) -> float:
-        """The value, negated if lower is better: the best one is the highest."""
+        """The value, negated if lower is better, so that the highest is the best."""
         return value if self.higher_is_better else -value
 
     def _with_cutoff(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Measures by name: those of ir-measures, and those added here."""
+"""Measures by name: those of ir-measures and those added here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cdejax.retrieval.measures.base import Measure
 MEASURES: dict[str, Measure] = {}
 """Measures that ir-measures lacks, by symbol; each takes a cutoff."""
 DEFAULT = EvaluationConfig().measures
-"""What an evaluation computes unless told otherwise."""
+"""Measures that an evaluation computes by default."""
 _NAME = re.compile(r"([^@]+)(?:@([1-9][0-9]*))?")
 
 
@@ -18,7 +18,7 @@ def measure_of(name: str) -> Measure:
     """The measure called SYMBOL or SYMBOL@CUTOFF, as in `nDCG@10`, `R@100` or `AP`.
 
     Raises:
-      ValueError: there is no such measure, or the cutoff is no positive integer.
+      ValueError: there is no such measure, or the cutoff is not a positive integer.
     """
     parts = _NAME.fullmatch(name)
     if parts is not None and parts[1] in MEASURES:
