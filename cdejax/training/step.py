@@ -102,8 +102,8 @@ def put_batch(batch: Batch, mesh: Mesh) -> Batch:
     make = functools.partial(
         jax.make_array_from_process_local_data, NamedSharding(mesh, ROWS)
     )
-    # `jax.device_put` to a replicated sharding synchronises with the other processes,
-    # whose reader threads may be at another batch.
+    # JAX's own way to replicate an array synchronises with the other processes, whose
+    # reader threads may be at another batch.
     order = replicate(batch.context_order, mesh)
     rest = batch._replace(context_order=None)
     return jax.tree.map(make, rest)._replace(context_order=order)

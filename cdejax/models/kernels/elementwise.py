@@ -51,7 +51,7 @@ def _biased_backward(
     kind: Float[Array, "0"], cotangent: Float[Array, "*rows dim"]
 ) -> tuple[Float[Array, "*rows dim"], Float[Array, "dim"]]:
     rows = tuple(range(cotangent.ndim - 1))
-    # The barrier makes XLA sum the rounded values: it would write a float32 copy.
+    # The barrier makes XLA sum the rounded values instead of a float32 copy of them.
     cotangent = jax.lax.optimization_barrier(cotangent)
     return cotangent, _at_least_float32(cotangent).sum(rows).astype(kind.dtype)
 
@@ -154,8 +154,9 @@ def _norm_backward(
     With n the normalised row and g the cotangent times the scale, the gradient of the
     row is (g - mean(g) - n mean(g n)) / deviation, without mean(g) if not centred.
 
-    The barriers enforce three passes over two 16-bit arrays: means, gradient, sums of
-    columns. XLA would fuse more, but write and read float32 copies of both.
+    The barriers enforce three passes over two arrays in the dtype of `x`: means,
+    gradient, sums of columns. XLA would fuse more, but write and read float32 copies of
+    both.
     """
     cotangent = jax.lax.optimization_barrier(cotangent)
     normed, wide = saved.normed(), _at_least_float32(cotangent)
