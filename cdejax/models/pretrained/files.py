@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # it also gives NumPy the bfloat16 that safetensors asks for
+import ml_dtypes  # also registers bfloat16 with NumPy, for safetensors
 import numpy as np
 from jaxtyping import Shaped
 

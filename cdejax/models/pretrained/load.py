@@ -194,7 +194,8 @@ def _warn_of(config: ContextualConfig, source: str) -> None:
         _log.warning(
             "%s: embeddings depend on the order of the context, since this forward "
             "pass (context_rotary 'sequence') gives every context vector a position "
-            "of its own; keep one context, as it is, for index and queries",
+            "of its own; use the same context, in the same order, for index and "
+            "queries",
             source,
         )
     if not config.null_embedding:

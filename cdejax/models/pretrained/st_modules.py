@@ -216,7 +216,7 @@ def _warn_of_unknown(raw: dict[str, Any], kind: str, path: Path) -> None:
     ]
     if unknown:
         _log.warning(
-            "%s: no settings of a %s module, and ignored: %s",
+            "%s: settings that a %s module does not have are ignored: %s",
             path,
             kind,
             ", ".join(f"{key}: {raw[key]!r:.60}" for key in unknown),
@@ -229,8 +229,8 @@ def _flagged(raw: dict[str, Any], path: Path) -> list[str]:
     unset = [flag for flag in FLAGS.values() if flag in raw]
     if unset and not modes:
         _log.warning(
-            "%s: no mode is set (%s), which means mean pooling, here as in "
-            "sentence-transformers; set the one that the model was trained with to "
+            "%s: no pooling mode is set (%s), so mean pooling is used, as in "
+            "sentence-transformers; set the mode that the model was trained with to "
             "true",
             path,
             ", ".join(f"{flag}: {raw[flag]!r}" for flag in unset),
