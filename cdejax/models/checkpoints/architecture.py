@@ -27,8 +27,9 @@ class Architecture:
     """An encoder architecture.
 
     It holds the encoder class, the format of its `config.json`, its tensor names, and
-    what tokenizers, length limits and exports depend on. No other module distinguishes
-    architectures, except the PyTorch code that ships with exports."""
+    what tokenizers, length limits and exports depend on. Besides it, only the PyTorch
+    code that ships with exports depends on `model_type`.
+    """
 
     model_types: Mapping[str, str]
     """Each `model_type` of config.json, and the tokenizer class that transformers uses
