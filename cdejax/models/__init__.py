@@ -5,7 +5,7 @@
 - `ContextualEncoder`: the two-stage encoder of Contextual Document Embeddings.
 - `ContextualConfig`: sizes of a contextual encoder.
 - `BakedEncoder`: a contextual encoder with a context baked in.
-- `EmbeddingModel`: base class of these three, with what callers ask a model.
+- `EmbeddingModel`: base class of these three; the interface that callers use.
 - `Model`, `TrainableModel`: unions of them, for annotations.
 - `Encoder`: base class of the token encoders.
 - `Bert`, `BertConfig`: BERT.
@@ -16,12 +16,12 @@
 - `Qwen3`, `Qwen3Config`: Qwen3, causal or bidirectional.
 - `Roberta`, `RobertaConfig`: RoBERTa and XLM-RoBERTa.
 - `T5`, `T5Config`: the encoder of T5.
-- `make_encoder`: makes an encoder with random weights from a `config.json`.
-- `config_dict`: the `config.json` of a model.
+- `make_encoder`: makes an encoder with random weights from a configuration.
+- `config_dict`: the contents of a model's `config.json`.
 - `to_state_dict`: a model's weights under PyTorch's names.
 - `load_state_dict`: loads weights with PyTorch's names into a model.
-- `parameter_count`: number of a model's parameters.
-- `context.Context`: context vectors of a contextual encoder.
+- `parameter_count`: counts a model's parameters without allocating them.
+- `context.Context`: the context vectors that a contextual encoder reads.
 """
 
 from cdejax.models.baked import BakedEncoder as BakedEncoder

@@ -1,4 +1,4 @@
-"""Self-attention of the encoders: projections and rotary positions around a kernel."""
+"""Self-attention layer: projections and rotary positions around an attention kernel."""
 
 from __future__ import annotations
 
@@ -42,7 +42,16 @@ class SelfAttention(nnx.Module):
         visible: Bool[Array, "*batch length length"] | None = None,
         outputs: slice = ALL,
     ) -> Float[Array, "batch outputs dim"]:
-        """What tokens at `outputs` read of the row's real (and visible) tokens."""
+        """Attention output of the tokens at `outputs`.
+
+        Args:
+          x: hidden states.
+          padding: which tokens may be attended to.
+          rotary: rotary tables for queries and keys.
+          score_bias: added to the attention scores of each head.
+          visible: which keys each query may attend to (default: all real ones).
+          outputs: positions of the queries.
+        """
         head_dim = self.out.kernel.shape[0] // self.heads
         q, k, v = project(self.qkv, x, self.heads, head_dim, outputs)
         if rotary is not None:
@@ -71,9 +80,10 @@ def project(
     Float[Array, "batch length kv_heads head_dim"],
     Float[Array, "batch length kv_heads head_dim"],
 ]:
-    """Queries of tokens at `outputs`, and keys and values of all tokens.
+    """Projects the tokens at `outputs` to queries and all tokens to keys and values.
 
-    One product where those are the same; else two, with the columns that each needs.
+    It is one matrix product if `outputs` is all positions; otherwise two, each with
+    only the columns it needs.
     """
     split = heads * head_dim
     if outputs == ALL:
@@ -88,6 +98,6 @@ def project(
 
 
 def rotary_at(rotary: Rotary, outputs: slice) -> Rotary:
-    """The rows of rotary tables at some positions."""
+    """The rows of rotary tables at `outputs`."""
     cos, sin = rotary
     return cos[..., outputs, :], sin[..., outputs, :]

@@ -1,4 +1,4 @@
-"""A contextual encoder with one context folded in: texts to embeddings, no more."""
+"""A contextual encoder with one fixed context: it maps texts to embeddings only."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from cdejax.typing import AnyArray
 
 
 class BakedEncoder(SecondStage):
-    """The second stage of a contextual encoder, and a constant context for it.
+    """The second stage of a contextual encoder with a constant context.
 
-    The soft tokens are constants as well, since they depend on nothing but weights;
-    neither the first stage nor the soft tokens' projection is kept: half the size.
+    The soft tokens are constants as well, since they depend on weights only. Neither
+    the first stage nor the soft tokens' projection is kept, which halves the size.
     Embeddings are those of the contextual encoder with the same context.
 
     Args:
       model: the contextual encoder; parameters that are kept are shared, not copied.
-      context: vectors of its first stage, at most C; with none, null vectors are read.
+      context: vectors of its first stage, at most C; if empty, null vectors are used.
 
     Raises:
-      ValueError: no context, and no null vector either.
+      ValueError: the context is empty and the model has no null vector.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class BakedEncoder(SecondStage):
 
     @property
     def kind(self) -> Literal["baked"]:
-        """A model with a context baked in."""
+        """Always `baked`."""
         return "baked"
 
     @property
     def encoders(self) -> dict[str, Encoder]:
-        """That of the second stage."""
+        """The encoder of the second stage."""
         return {"backbone": self.backbone}
 
     def soft_prompt(self) -> Float[Array, "soft hidden"]:
@@ -58,7 +58,7 @@ class BakedEncoder(SecondStage):
         return self.soft[...]
 
     def table(self, *, published: bool = False) -> Table:
-        """The second stage in the published layout of CDE, and the constants."""
+        """The second stage in the published layout of CDE, plus the two constants."""
         prefix = "second_stage_model."
         constants = {"soft": "soft_prompt", "context": "context"}
         return [
@@ -74,7 +74,7 @@ class BakedEncoder(SecondStage):
         context: ContextArrays | None = None,
         skip: Int[AnyArray, ""] | None = None,
     ) -> Float[Array, "batch hidden"]:
-        """Embeddings of right-padded rows; neither `context` nor `skip` is read."""
+        """Embeddings of right-padded rows; `context` and `skip` are ignored."""
         del context, skip
         return self(ids, lengths=lengths)
 
@@ -85,5 +85,5 @@ class BakedEncoder(SecondStage):
         *,
         lengths: Int[AnyArray, "batch"] | None = None,
     ) -> Float[Array, "batch hidden"]:
-        """Embeddings in float32, not normalised; arguments as of `second_stage`."""
+        """Embeddings in float32, not normalised; arguments as in `second_stage`."""
         return self.second_stage(ids, mask, self.context[...], lengths=lengths)

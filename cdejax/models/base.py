@@ -1,4 +1,4 @@
-"""What every embedding model says of itself: callers ask it instead of its class."""
+"""The interface of every embedding model: callers use it, not the model's class."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ Kind = Literal["biencoder", "contextual", "baked"]
 ContextArrays = tuple[
     Float[AnyArray, "context hidden"], Bool[AnyArray, "context"] | None
 ]
-"""Vectors of a context and which of them count (None: all)."""
+"""Context vectors, and which of them are attended to (None: all)."""
 
 
 class EmbeddingModel(nnx.Module):
     """A model that maps token ids to one vector per text.
 
     There are three kinds: a biencoder; a contextual model, which also reads a context;
-    and a baked model, a contextual one whose context is a constant.
+    and a baked model, which is a contextual model with a constant context.
     """
 
     @property
     @abstractmethod
     def kind(self) -> Kind:
-        """Which of the three kinds it is; type checkers narrow `kinds.Model` by it."""
+        """The model's kind, by which type checkers narrow `kinds.Model`."""
 
     @property
     @abstractmethod
     def encoders(self) -> dict[str, Encoder]:
-        """Its encoders by the path of their parameters; the last one reads texts."""
+        """The encoders by the path of their parameters; the last one reads texts."""
 
     @property
     def text_encoder(self) -> Encoder:
-        """The encoder that reads the texts (of a contextual model: the second)."""
+        """The encoder that reads texts (in a contextual model, the second stage's)."""
         return list(self.encoders.values())[-1]
 
     @property
@@ -53,7 +53,7 @@ class EmbeddingModel(nnx.Module):
 
     @property
     def soft_tokens(self) -> int:
-        """Number of learned tokens in front of every text."""
+        """Number of learned tokens before every text."""
         return 0
 
     @property
@@ -63,15 +63,15 @@ class EmbeddingModel(nnx.Module):
 
     @abstractmethod
     def forward_settings(self) -> list[Any]:
-        """What it computes with its parameters beyond `config_dict`, as JSON values."""
+        """Settings of the forward pass beyond `config_dict`, as JSON values."""
 
     @abstractmethod
     def table(self, *, published: bool = False) -> Table:
-        """Parameters and the names of their tensors in a checkpoint.
+        """The model's parameters and the names of their tensors in a checkpoint.
 
         Args:
-          published: the names of published checkpoints instead of transformers' own,
-            where the two differ and the model has both.
+          published: use the names of published checkpoints instead of transformers'
+            own, if the architecture has both.
         """
 
     @abstractmethod
@@ -83,13 +83,13 @@ class EmbeddingModel(nnx.Module):
         context: ContextArrays | None = None,
         skip: Int[AnyArray, ""] | None = None,
     ) -> Float[Array, "batch dim"]:
-        """Embeddings of texts, float32, not normalised: the call that all models have.
+        """Embeddings of texts in float32, not normalised; all models have this method.
 
         Args:
           ids: token ids of right-padded rows.
           lengths: number of tokens of each row.
-          context: for a contextual model; without one it reads null vectors. Other
-            models do not read it.
-          skip: number of tokens at the front of each text that are not pooled, for
+          context: context of a contextual model, which uses null vectors without one;
+            other models ignore it.
+          skip: number of tokens at the start of each text that are not pooled, for
             models that do not pool prompts.
         """

@@ -1,4 +1,4 @@
-"""A biencoder: one encoder for queries and documents, pooled, with or without a head.
+"""The biencoder: one encoder for queries and documents, pooling, and an optional head.
 
 It is also the first stage (M1) of the contextual encoder.
 """
@@ -34,22 +34,25 @@ from cdejax.typing import AnyArray
 class BiEncoder(EmbeddingModel):
     """`head(pool(encoder(ids)))`, not normalised.
 
-    A last Normalize of a sentence-transformers folder is no part of the model: it
-    changes no cosine, and losses and `Embedder` normalise by themselves.
+    The model does not include a final Normalize module of a sentence-transformers
+    folder: it does not change cosine similarities, and the losses and `Embedder`
+    normalise embeddings themselves.
 
     Args:
       encoder: the token encoder.
-      pooling: how token states become one vector; several as in `cls+mean`.
-      head: `none`, or CDE's `mlp`: Linear, exact GELU, Linear (arXiv 2410.02525); or
-        such a head, or any other modules, ready made.
-      residual: the `mlp` adds its input to its output.
-      rngs: for the first weights of an `mlp`.
-      head_sizes: hidden and output size of an `mlp` (default: the pooled vector's).
-      include_prompt: whether a prompt's tokens are pooled; if not, callers that put a
+      pooling: how token states become one vector; modes are joined as in `cls+mean`.
+      head: `none` (or None); CDE's `mlp`: Linear, exact GELU, Linear (arXiv
+        2410.02525); or a `Head` or `Chain` that exists already.
+      residual: whether the `mlp` adds its input to its output.
+      rngs: random number generators that initialise an `mlp`.
+      head_sizes: hidden and output size of an `mlp` (default: the pooled vector's size
+        for both).
+      include_prompt: whether a prompt's tokens are pooled. If not, callers that put a
         prompt before texts pass its length as `skip`, as `Embedder` does.
 
     Raises:
-      ValueError: an unknown pooling or head, or modules that take another size.
+      ValueError: the pooling or head is unknown, an `mlp` has no `rngs`, or the head's
+        input size is not the pooled vector's.
     """
 
     def __init__(
@@ -92,10 +95,11 @@ class BiEncoder(EmbeddingModel):
         *,
         rngs: nnx.Rngs | None = None,
     ) -> BiEncoder:
-        """A biencoder that starts from a trained encoder, whose pooling it returns.
+        """Builds a biencoder on a trained encoder; it starts as the pooled encoder.
 
-        An `mlp` head gets a residual and a zero last layer: before the first step it
-        changes nothing. The encoder is used as it is, not copied.
+        An `mlp` head gets a residual connection and a last layer of zeros, so it is the
+        identity before the first training step. The encoder is used directly, not
+        copied.
         """
         model = cls(encoder, pooling, head, residual=head == "mlp", rngs=rngs)
         if isinstance(model.head, Head):
@@ -104,12 +108,12 @@ class BiEncoder(EmbeddingModel):
 
     @property
     def kind(self) -> Literal["biencoder"]:
-        """A biencoder."""
+        """Always `biencoder`."""
         return "biencoder"
 
     @property
     def encoders(self) -> dict[str, Encoder]:
-        """The one encoder."""
+        """The only encoder, under `encoder`."""
         return {"encoder": self.encoder}
 
     @property
@@ -127,12 +131,15 @@ class BiEncoder(EmbeddingModel):
         return self.head.last.kernel.shape[1]
 
     def forward_settings(self) -> list[Any]:
-        """Pooling and the modules of the head."""
+        """The pooling, whether prompts are pooled, and the head's modules."""
         modules = self.head.modules if isinstance(self.head, Chain) else [self.head]
         return [self.pooling, self.include_prompt, [_described(m) for m in modules]]
 
     def table(self, *, published: bool = False) -> Table:
-        """The encoder's names without prefix; heads as `mlp.…` or `modules.N.…`."""
+        """The encoder's tensors without a prefix, the head's as `mlp.` or `modules.N.`.
+
+        See `EmbeddingModel.table`.
+        """
         encoder = encoder_table(self.encoder, published=published)
         return inside(encoder, "encoder.", "") + _head_table(self.head)
 
@@ -144,7 +151,7 @@ class BiEncoder(EmbeddingModel):
         context: ContextArrays | None = None,
         skip: Int[AnyArray, ""] | None = None,
     ) -> Float[Array, "batch dim"]:
-        """Embeddings of right-padded rows; no `context` is read."""
+        """Embeddings of right-padded rows; `context` is ignored."""
         del context
         return self(ids, lengths=lengths, skip=skip)
 
@@ -156,18 +163,18 @@ class BiEncoder(EmbeddingModel):
         lengths: Int[AnyArray, "batch"] | None = None,
         skip: Int[AnyArray, "*batch"] | int | None = None,
     ) -> Float[Array, "batch dim"]:
-        """Embeddings of texts, float32, not normalised (see the class).
+        """Embeddings of texts in float32, not normalised (see the class).
 
         Args:
           ids: token ids.
-          mask: which tokens are real; padding on either side gives the same result.
-          lengths: instead, the lengths of right-padded rows (the fast path).
-          skip: real tokens at the front of each text that are not pooled.
+          mask: which tokens are real; the side of the padding does not matter.
+          lengths: alternatively, the lengths of right-padded rows (the fast path).
+          skip: number of real tokens at the start of each text that are not pooled.
         """
         check_length(ids.shape[1], self.encoder)
         positions = text_positions(ids.shape[1], mask)
         real = token_mask(ids.shape, mask, lengths)
-        # Texts start at the left edge, but for those of a mask.
+        # Without a mask, texts start at the left edge.
         first = self.pooling == "cls" and mask is None and skip is None
         outputs = slice(1) if first else ALL
         hidden = self.encoder.encode(
@@ -186,12 +193,12 @@ class BiEncoder(EmbeddingModel):
         segments: Int[AnyArray, "rows width"],
         slots: int,
     ) -> Float[Array, "rows slots dim"]:
-        """Embeddings of packed texts, equal to those of unpacked ones.
+        """Embeddings of packed texts, equal to those of unpacked texts.
 
         Args:
           ids: token ids.
-          segments: number of each token's text in its row, 1, 2, … from the left; 0 for
-            padding.
+          segments: for each token, the number of its text within the row: 1, 2, … from
+            the left; 0 for padding.
           slots: maximum number of texts per row; vectors of empty slots are undefined.
         """
         positions = segment_positions(segments)
@@ -207,14 +214,14 @@ def _features(head: Head | Chain) -> int:
 
 
 def _head_table(found: Head | Chain | None) -> Table:
-    """CDE's MLP under its published names, other heads as `modules.N.…`."""
+    """CDE's MLP under its published names; other heads as `modules.N.…`."""
     if isinstance(found, Chain):
         return inside(found.table(), "head.", "")
     return [] if found is None else head_table("head", "mlp")
 
 
 def _described(module: nnx.Module | None) -> list[Any]:
-    """Class, activation and residual of a part of the head, as JSON values."""
+    """Class, activation and residual of one module of the head, as JSON values."""
     activation = getattr(module, "activation", "")
     name = activation if isinstance(activation, str) else activation.__name__
     return [type(module).__name__, name, getattr(module, "residual", False)]

@@ -1,6 +1,6 @@
-"""The context of a contextual encoder: first-stage vectors of texts of the corpus.
+"""The context of a contextual encoder: first-stage vectors of texts from the corpus.
 
-Store it with the index whose vectors were computed with it.
+Store a context together with the index whose vectors were computed with it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cdejax.storage import durable
 from cdejax.storage.artifacts import fingerprint, write_json
 
 Method = Literal["random", "kmeans++", "medoids"]
-"""How a context's texts are chosen (see `cdejax.embedding.choice`)."""
+"""How the texts of a context are chosen (see `cdejax.embedding.choice`)."""
 Fill = Literal["mask", "resample"]
 """How positions without a text are treated: masked, or filled by resampling texts."""
 ARRAYS, INFO = "context.safetensors", "context.json"
@@ -32,10 +32,10 @@ _NAMES = ("ids", "vectors", "mask")
 
 @dataclass(frozen=True)
 class Origin:
-    """How the texts of a context were chosen, in addition to the seed."""
+    """How the texts of a context were chosen, apart from the seed."""
 
     method: Method
-    """Method of the choice."""
+    """Method that chose the texts."""
     candidates: int
     """Number of candidates sampled from the corpus."""
     fill: Fill
@@ -43,7 +43,7 @@ class Origin:
     corpus: int
     """Number of texts in the corpus."""
     size: int
-    """Maximum number of context texts of the model, C."""
+    """Maximum number of context texts the model takes, C."""
     texts_hash: str
     """Hash of the chosen texts in order (see `hash_texts`)."""
 
@@ -52,8 +52,8 @@ class Origin:
 class Context:
     """First-stage vectors of chosen texts.
 
-    Without vectors it is the null context: the second stage then uses its null vector
-    in every position.
+    A context without vectors is the null context: the second stage then uses its null
+    vector at every position.
     """
 
     ids: Int[np.ndarray, "texts"]
@@ -63,14 +63,14 @@ class Context:
     mask: Bool[np.ndarray, "texts"]
     """Which vectors the second stage attends to."""
     seed: int
-    """Seed of the choice."""
+    """Seed with which the texts were chosen."""
     model: str
     """Hash of the weights that computed the vectors (`Embedder.hash`)."""
     origin: Origin | None = None
     """How the texts were chosen; None if not recorded."""
     settings: str | None = None
-    """Hash of what else decides the vectors (`Embedder.settings_hash`); None if not
-    recorded."""
+    """Hash of the other settings that determine the vectors (`Embedder.settings_hash`);
+    None if not recorded."""
 
     def __len__(self) -> int:
         return int(self.mask.sum())
@@ -86,14 +86,14 @@ class Context:
 
     @property
     def info(self) -> dict[str, Any]:
-        """Everything but the arrays, as plain values: hash, number of texts, origin."""
+        """Everything except the arrays, as plain values: hash, number of texts, etc."""
         info = {"hash": self.hash, "texts": len(self), "seed": self.seed}
         origin = {} if self.origin is None else dataclasses.asdict(self.origin)
         settings = {} if self.settings is None else {"settings": self.settings}
         return info | {"model": self.model} | settings | origin
 
     def compact(self) -> Context:
-        """The same context without masked positions."""
+        """Returns the same context without masked positions."""
         if self.mask.all():
             return self
         kept = {name: getattr(self, name)[self.mask] for name in _NAMES}
@@ -102,13 +102,13 @@ class Context:
     def save(self, folder: str | Path) -> None:
         """Writes `context.safetensors` and `context.json`, both or neither.
 
-        An existing context is kept until the new one is on disk; other files of the
-        folder are left alone.
+        An existing context is kept until the new one is on disk; other files in the
+        folder are not touched.
         """
         durable.write_together(local_output(folder), self.write, gone=[_OLD_ARRAYS])
 
     def write(self, folder: Path) -> None:
-        """Writes the files of `save` into a temporary folder."""
+        """Writes the files of a context into an existing folder, not atomically."""
         from safetensors.numpy import save
 
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _NAMES}
@@ -120,7 +120,7 @@ class Context:
         """Reads a saved context, including those of older versions (`context.npz`).
 
         Raises:
-          ValueError: files are missing, damaged or modified.
+          ValueError: a file is missing, damaged or modified.
         """
         folder = Path(folder)
         durable.recover(folder)
@@ -154,14 +154,17 @@ class Context:
 
 
 def sample(count: int, size: int, seed: int) -> Int[np.ndarray, "texts"]:
-    """Samples up to `size` of `count` indices without replacement; ascending."""
+    """Samples up to `size` of `count` indices without replacement, in ascending order.
+
+    If there are at most `size`, all are returned.
+    """
     if count <= size:
         return np.arange(count)
     return np.sort(np.random.default_rng(seed).choice(count, size, replace=False))
 
 
 def hash_texts(texts: Iterable[str]) -> str:
-    """Hash (16 hex digits) of texts in order."""
+    """Hash (16 hex digits) of a sequence of texts; their order matters."""
     digest = hashlib.blake2b(digest_size=8)
     for text in texts:
         content = text.encode()

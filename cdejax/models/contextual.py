@@ -1,7 +1,7 @@
 """The two-stage contextual document encoder of CDE (Morris and Rush 2024).
 
-The first stage (M1) embeds documents of the corpus. The second (M2) reads their
-embeddings as tokens in front of each text: [context][soft tokens][text].
+The first stage (M1) embeds documents of the corpus. The second stage (M2) reads their
+embeddings as tokens before each text: [context][soft tokens][text].
 """
 
 from __future__ import annotations
@@ -27,13 +27,18 @@ _POOLINGS = ("mean", "cls", "last")
 
 
 class ContextualEncoder(SecondStage):
-    """M1 and M2 with separate weights, and the heads of CDE.
+    """Both stages of CDE (M1 and M2), with separate weights, and their heads.
 
     Args:
-      config: context size and switches.
+      config: context size and variant of the forward pass.
       first: encoder of the first stage.
       second: encoder of the second stage, of the same hidden size.
-      rngs: for the heads' and the null vector's first weights.
+      rngs: random number generators that initialise the heads and the null vector.
+
+    Raises:
+      ValueError: the hidden sizes differ, the pooling is not one of `mean`, `cls` and
+        `last`, `token_type_readd` is set for an encoder without token types, or
+        `context_size` or `soft_tokens` is less than 1.
     """
 
     def __init__(
@@ -89,10 +94,24 @@ class ContextualEncoder(SecondStage):
         first_stage_layers: int | None = None,
         sequence_dropout: float = 0.0,
     ) -> ContextualEncoder:
-        """Starts both stages from independent copies of a trained encoder.
+        """Initialises both stages with independent copies of a trained encoder.
 
-        The MLP and the output projection get a residual and a zero last layer: before
-        the first step M1 is the pooled encoder and M2 its pooled text.
+        The MLP and the output projection get a residual connection and a last layer of
+        zeros: before the first training step, both return the pooled hidden states.
+
+        Args:
+          encoder: the trained encoder.
+          rngs: random number generators that initialise the heads and the null vector.
+          context_size: number of context documents, C.
+          soft_tokens: number of learned tokens between context and text.
+          pooling: pooling of both stages.
+          layers: number of layers of the second stage (default: all).
+          first_stage_layers: number of layers of the first stage (default: all).
+          sequence_dropout: probability, in training, that a context vector is replaced
+            by the null vector.
+
+        Raises:
+          ValueError: as for the class, or the encoder has too few layers.
         """
         config = ContextualConfig(
             context_size=context_size,
@@ -111,12 +130,12 @@ class ContextualEncoder(SecondStage):
 
     @property
     def kind(self) -> Literal["contextual"]:
-        """A contextual model."""
+        """Always `contextual`."""
         return "contextual"
 
     @property
     def encoders(self) -> dict[str, Encoder]:
-        """Those of the first and of the second stage."""
+        """The encoders of the first and of the second stage."""
         return {"first.encoder": self.first.encoder, "backbone": self.backbone}
 
     @property
@@ -125,7 +144,7 @@ class ContextualEncoder(SecondStage):
         return self.config.context_size
 
     def table(self, *, published: bool = False) -> Table:
-        """The published layout of CDE, whatever `published` says."""
+        """The published layout of CDE; `published` is ignored."""
         first, second = "first_stage_model.", "second_stage_model."
         embedder = encoder_table(self.first.encoder, published=True)
         return [
@@ -143,7 +162,10 @@ class ContextualEncoder(SecondStage):
         context: ContextArrays | None = None,
         skip: Int[AnyArray, ""] | None = None,
     ) -> Float[Array, "batch hidden"]:
-        """The second stage of right-padded rows; prompts are pooled, so no `skip`."""
+        """Second-stage embeddings of right-padded rows.
+
+        `skip` is ignored, since prompts are pooled.
+        """
         del skip
         vectors, mask = (None, None) if context is None else context
         return self.second_stage(ids, None, vectors, mask, lengths=lengths)
@@ -155,7 +177,7 @@ class ContextualEncoder(SecondStage):
         *,
         lengths: Int[AnyArray, "documents"] | None = None,
     ) -> Float[Array, "documents hidden"]:
-        """Context vectors of documents, float32, not normalised."""
+        """Context vectors of documents, in float32, not normalised."""
         return self.first(ids, mask, lengths=lengths)
 
     def soft_prompt(self) -> Float[Array, "soft hidden"]:

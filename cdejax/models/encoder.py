@@ -1,4 +1,4 @@
-"""What all encoders share: tokens to embeddings, embeddings to hidden states."""
+"""Base class of all encoders: tokens to embeddings, embeddings to hidden states."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ E = TypeVar("E", bound="Encoder")
 class Encoder(nnx.Module):
     """A transformer over token ids.
 
-    Subclasses set `layers` and say what comes before and after them and what positions
-    mean. Each layer is called as `layer(x, padding=, shared=, outputs=)`, with what
-    `shared` made of the positions; the first may be handed `Rows` for `x`, and the last
-    is to return the states at `outputs` alone. `dtype` is that of the activations and
-    may be assigned at any time, as may `remat` (recompute every layer's activations in
-    the backward pass: less memory, a third more work); parameters are float32.
+    Subclasses set `layers` and override `embed`, `before_layers`, `after_layers` and
+    `layer_inputs` as needed. Each layer is called as `layer(x, padding=, shared=,
+    outputs=)`, where `shared` is the result of `layer_inputs`. The first layer may
+    receive `Rows` as `x`; the last layer must return only the states at `outputs`.
+    `dtype` is the dtype of the activations; parameters are float32. `remat` recomputes
+    every layer's activations in the backward pass, which saves memory for a third more
+    computation. Both can be assigned at any time.
     """
 
     config: Any
     layers: nnx.List
     fused: ClassVar[bool] = True
-    """Whether its attention needs no bias or window, so that fused kernels apply."""
+    """Whether fused attention kernels apply: there is no bias or window."""
     rotary: ClassVar[bool] = False
-    """Whether it rotates queries and keys by their positions."""
+    """Whether queries and keys are rotated by their positions."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Encoder(nnx.Module):
         self.word = nnx.Param(init(rngs.params(), shape))
 
     def _check_sizes(self) -> None:
-        """Raises ValueError if the sizes do not fit each other."""
+        """Raises ValueError if the sizes in the configuration are inconsistent."""
         heads, hidden = self.config.num_attention_heads, self.config.hidden_size
         if hidden % heads and not hasattr(self.config, "head_dim"):
             raise ValueError(
@@ -98,7 +99,7 @@ class Encoder(nnx.Module):
 
     @property
     def longest(self) -> int | None:
-        """Maximum number of tokens of learned positions; None if there is no limit."""
+        """Maximum number of tokens, set by learned positions; None without a limit."""
         return getattr(self.config, "longest", None)
 
     def __call__(
@@ -112,7 +113,7 @@ class Encoder(nnx.Module):
 
         Args:
           ids: token ids.
-          mask: which tokens are real, for any padding (default: all).
+          mask: which tokens are real, for padding on any side (default: all).
           lengths: alternatively, the lengths of right-padded rows (the fast path).
         """
         return self.encode(self.embed(ids), mask=mask, lengths=lengths)
@@ -124,11 +125,14 @@ class Encoder(nnx.Module):
     ) -> Float[Array, "batch length hidden"]:
         """Token embeddings before the embedding norm, in `dtype`.
 
-        Positions (0 is the first of a text) count only for encoders that learned them.
+        Args:
+          ids: token ids.
+          positions: positions of the tokens, 0 at the first token of a text (default:
+            0, 1, …); only encoders with learned positions use them.
 
         Raises:
-          ValueError: NumPy ids outside the vocabulary, or positions (0, 1, … if none
-            are given) that were not learned. Traced ones give NaN.
+          ValueError: ids are outside the vocabulary, or positions beyond the learned
+            ones. NumPy arrays are checked; traced values out of range yield NaN.
         """
         del positions
         return self._word_embeddings(ids).astype(self.dtype)
@@ -144,10 +148,10 @@ class Encoder(nnx.Module):
         front: Float[Array, "*batch front hidden"] | None = None,
         outputs: slice = ALL,
     ) -> Float[Array, "batch outputs hidden"]:
-        """Embedding norm and layers over token (or any other) embeddings.
+        """Applies the embedding norm and the layers to embeddings of tokens or others.
 
         Args:
-          embeddings: as from `embed`; other vectors may stand among them.
+          embeddings: the output of `embed`, or any other vectors.
           mask: which positions are real.
           lengths: alternatively, the lengths of right-padded rows.
           segments: alternatively, ids of the texts packed into each row, which do not
@@ -155,13 +159,18 @@ class Encoder(nnx.Module):
           positions: positions of the tokens, for encoders with rotary embeddings,
             relative biases or local attention (default: 0, 1, …); those of each packed
             text start at 0.
-          front: embeddings prepended to each row, which become part of it. Those that
-            all rows share are normalised and projected once.
+          front: embeddings prepended to each row; they become part of the row. A prefix
+            shared by all rows (without a batch axis) is normalised and projected once.
           outputs: the positions whose states are returned, as a slice without a step.
-            The last layer computes only these, unless a fused kernel reorders a mask.
+            The last layer computes only these, unless tokens have to be reordered
+            because a fused kernel does not take a mask.
+
+        Returns:
+          Hidden states of the last layer at `outputs`, in `dtype`.
 
         Raises:
-          ValueError: more than one of mask, lengths and segments, or a step.
+          ValueError: more than one of mask, lengths and segments is given, or `outputs`
+            has a step.
         """
         padding = _padding(mask, lengths, segments)
         x = jnp.asarray(embeddings).astype(self.dtype)
@@ -193,9 +202,11 @@ class Encoder(nnx.Module):
         return x
 
     def layer_inputs(self, positions: Int[AnyArray, "*batch length"]) -> Any:
-        """What all layers derive from positions: rotary tables, a bias, or nothing.
+        """Computes what all layers share: rotary tables, a score bias, or nothing.
 
-        NumPy arrays if the positions are known at compile time.
+        Args:
+          positions: positions of the tokens; a NumPy array if they are known at
+            compile time.
         """
         del positions
 
@@ -233,8 +244,8 @@ def _row_major(
 ) -> Float[Array, "batch length hidden"]:
     """Constrains `x` to row-major layout.
 
-    Pooling sums over positions, for which XLA would make them the minor dimension, here
-    and in all layers before: it would transpose the operands of every matrix product.
+    Pooling sums over positions. XLA would therefore make positions the minor dimension,
+    here and in all layers before, and transpose the operands of every matrix product.
     """
     return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
 
@@ -262,7 +273,7 @@ def _prepend(
 
 
 def _full_slice(outputs: slice, length: int) -> slice:
-    """The same slice as `ALL` if it covers all positions, else with both ends."""
+    """The slice with both ends set, or `ALL` if it covers all positions."""
     start, stop, step = outputs.indices(length)
     if step != 1:
         raise ValueError(f"outputs {outputs}: only slices without a step are computed")
@@ -284,7 +295,7 @@ def check_positions(
     positions: Int[AnyArray, "*batch length"] | None,
     encoder: Encoder,
 ) -> None:
-    """As `check_length`, for concrete positions (NumPy; None: 0, 1, …)."""
+    """Does the same as `check_length` for NumPy positions (None: 0, 1, …)."""
     if positions is None:
         check_length(ids.shape[1], encoder)
     elif isinstance(positions, np.ndarray) and positions.size:
@@ -292,10 +303,14 @@ def check_positions(
 
 
 def copy_encoder(encoder: E, layers: int | None = None) -> E:
-    """An independent copy (no shared buffers) of an encoder's first layers.
+    """Copies an encoder, or its first layers, without sharing buffers.
+
+    Args:
+      encoder: the encoder to copy.
+      layers: number of layers to keep (default: all).
 
     Raises:
-      ValueError: the encoder has fewer layers than asked for.
+      ValueError: `layers` is less than 1 or more than the encoder has.
     """
     have = encoder.config.num_hidden_layers
     keep = have if layers is None else layers

@@ -1,4 +1,4 @@
-"""Unions of the models, which type checkers narrow by `kind`."""
+"""Unions of the model classes, which type checkers narrow by `kind`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from cdejax.models.biencoder import BiEncoder
 from cdejax.models.contextual import ContextualEncoder
 
 TrainableModel = BiEncoder | ContextualEncoder
-"""What training starts from and gives."""
+"""A model that can be trained."""
 Model = TrainableModel | BakedEncoder
-"""What a folder may hold."""
+"""A model that `from_pretrained` can load."""

@@ -1,7 +1,7 @@
-"""The parts that all encoders share: linear maps, norms, heads, rotary positions.
+"""Layers that all encoders share: linear layers, norms, heads, rotary positions.
 
 Parameters are float32. A layer computes in the dtype of its input, so the dtype of the
-activations is decided in one place, where the encoder embeds its tokens.
+activations is set in one place, where the encoder embeds its tokens.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Activation = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
 
 def normal(std: float) -> Initializer:
-    """Initialiser N(0, std²)."""
+    """Returns an initialiser that draws from N(0, std²)."""
     return lambda key, shape: std * jax.random.normal(key, shape)
 
 
 def torch_uniform(fan_in: int) -> Initializer:
-    """PyTorch's default for linear layers: uniform within ±1/sqrt(fan_in)."""
+    """Returns PyTorch's default initialiser of linear layers: U(±1/sqrt(fan_in))."""
     bound = fan_in**-0.5
     return lambda key, shape: jax.random.uniform(
         key, shape, minval=-bound, maxval=bound
@@ -59,13 +59,18 @@ class Linear(nnx.Module):
     def __call__(
         self, x: Float[Array, "*rows in"], columns: slice = slice(None)
     ) -> Float[Array, "*rows out"]:
-        """Maps the last axis, in the dtype of `x`; some columns of the result only."""
+        """Maps the last axis, in the dtype of `x`.
+
+        Args:
+          x: input.
+          columns: the output features to compute (default: all).
+        """
         y = x @ self.kernel[...][:, columns].astype(x.dtype)
         return y if self.bias is None else add_bias(y, self.bias[...][columns])
 
 
 class LayerNorm(nnx.Module):
-    """Layer normalisation over the last axis with statistics in float32."""
+    """Layer normalisation of the last axis, with statistics in float32."""
 
     def __init__(self, features: int, eps: float, *, bias: bool = True):
         self.scale = nnx.Param(jnp.ones(features))
@@ -77,7 +82,7 @@ class LayerNorm(nnx.Module):
         x: Float[Array, "*rows dim"],
         added: Float[Array, "*rows dim"] | None = None,
     ) -> Float[Array, "*rows dim"]:
-        """Normalises the last axis of `x`, or of a sum, in the dtype of `x`."""
+        """Normalises the last axis of `x`, or of `x + added`, in the dtype of `x`."""
         scale, bias = self.scale[...], None if self.bias is None else self.bias[...]
         if added is None:
             return layer_norm(x, scale, bias, self.eps)
@@ -85,7 +90,7 @@ class LayerNorm(nnx.Module):
 
 
 class RMSNorm(nnx.Module):
-    """Division by the root mean square of the last axis (arXiv 1910.07467), float32."""
+    """RMS normalisation of the last axis in float32 (arXiv 1910.07467)."""
 
     def __init__(self, features: int, eps: float):
         self.scale = nnx.Param(jnp.ones(features))
@@ -99,8 +104,8 @@ class RMSNorm(nnx.Module):
 class Head(nnx.Module):
     """`last(activation(first(x)))`, plus `x` if `residual`.
 
-    Starts with PyTorch's default for linear layers, as CDE's heads do. A residual head
-    whose last layer is zero (`make_identity`) returns its input bit for bit.
+    Weights start with PyTorch's default for linear layers, as in CDE's heads. A
+    residual head whose last layer is zero (`make_identity`) returns exactly its input.
     """
 
     def __init__(
@@ -130,7 +135,11 @@ class Head(nnx.Module):
         return x + y if self.residual else y
 
     def make_identity(self) -> None:
-        """Zeroes the last layer; ValueError without a residual (output would be 0)."""
+        """Sets the last layer to zero, so that the head returns its input.
+
+        Raises:
+          ValueError: the head has no residual (its output would be 0).
+        """
         if not self.residual:
             raise ValueError("a head without a residual cannot start as the identity")
         for param in (self.last.kernel, self.last.bias):
@@ -141,9 +150,9 @@ class Head(nnx.Module):
 def rotary_table(
     positions: Num[AnyArray, "*batch length"], head_dim: int, base: float
 ) -> tuple[Float[Array, "*batch length half"], Float[Array, "*batch length half"]]:
-    """Cosines and sines (float32) of rotary positions over all of `head_dim`.
+    """Cosines and sines, in float32, of rotary positions over all of `head_dim`.
 
-    Position 0 gives exactly (1, 0): such a token is not rotated.
+    At position 0 they are exactly (1, 0): the token is not rotated.
     """
     exponents = jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim
     angles = positions[..., None].astype(jnp.float32) / base**exponents
@@ -153,7 +162,7 @@ def rotary_table(
 def rotate(
     x: Float[Array, "batch length heads head_dim"], rotary: Rotary
 ) -> Float[Array, "batch length heads head_dim"]:
-    """Applies rotary positions, non-interleaved: pairs are (i, i + head_dim / 2)."""
+    """Applies rotary positions, not interleaved: pairs are (i, i + head_dim / 2)."""
     cos, sin = (table[..., None, :] for table in rotary)
     left, right = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     turned = (left * cos - right * sin, right * cos + left * sin)

@@ -1,6 +1,6 @@
-"""What may follow pooling: Dense, LayerNorm and Normalize, in any order.
+"""Modules that may follow pooling, in any order: Dense, LayerNorm and Normalize.
 
-Each computes what sentence-transformers' module of that name does, in float32.
+Each computes the same as sentence-transformers' module of that name, in float32.
 """
 
 from __future__ import annotations
@@ -32,20 +32,23 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "Softplus": jax.nn.softplus,
     "Mish": jax.nn.mish,
 }
-"""torch's activations with their default settings, by class name."""
+"""PyTorch's activations with their default settings, by class name."""
 _LAYER_NORM_EPS = 1e-5
 
 
 class Dense(nnx.Module):
-    """`activation(x @ kernel + bias)`, plus `x` (projected if sizes differ).
+    """`activation(x @ kernel + bias)`, optionally with a residual connection.
 
     Args:
       features: size of the input.
       out: size of the output.
-      rngs: for the first weights, PyTorch's default ones.
+      rngs: random number generators for PyTorch's default initialisation.
       activation: one of `ACTIVATIONS`.
-      bias: adds a learned bias.
-      residual: adds the input; through a matrix of its own where sizes differ.
+      bias: whether to add a learned bias.
+      residual: whether to add the input, linearly projected if the sizes differ.
+
+    Raises:
+      ValueError: the activation is unknown.
     """
 
     def __init__(
@@ -109,7 +112,7 @@ class LayerNorm(nnx.Module):
 
 
 class Normalize(nnx.Module):
-    """Vectors of length 1 (0 stays 0).
+    """L2 normalisation to unit length (a zero vector stays zero).
 
     Args:
       features: size of input and output.
@@ -119,7 +122,7 @@ class Normalize(nnx.Module):
         self.features = self.out = features
 
     def __call__(self, x: Float[Array, "*rows dim"]) -> Float[Array, "*rows dim"]:
-        """Divides the last axis by its length, 1e-12 at least."""
+        """Divides the last axis by its L2 norm, or by 1e-12 if that is larger."""
         return unit(x)
 
     def table(self) -> Table:
@@ -131,13 +134,13 @@ Module = Dense | LayerNorm | Normalize
 
 
 class Chain(nnx.Module):
-    """Modules one after the other.
+    """A sequence of modules.
 
     Args:
-      modules: at least one; each takes what the one before it gives.
+      modules: at least one; each takes the output of the one before it.
 
     Raises:
-      ValueError: the sizes of two neighbours differ.
+      ValueError: a module's input size is not the output size of the one before it.
     """
 
     def __init__(self, modules: Sequence[Module]):
@@ -160,13 +163,13 @@ class Chain(nnx.Module):
         return self.modules[-1].out
 
     def __call__(self, x: Float[Array, "*rows in"]) -> Float[Array, "*rows out"]:
-        """Maps the last axis."""
+        """Applies the modules in order to the last axis."""
         for module in self.modules:
             x = module(x)
         return x
 
     def table(self) -> Table:
-        """Parameters, and sentence-transformers' names behind `modules.N.`."""
+        """Parameters and sentence-transformers' names, prefixed with `modules.N.`."""
         return [
             entry
             for index, module in enumerate(self.modules)
@@ -177,6 +180,6 @@ class Chain(nnx.Module):
 
 
 def unit(x: Float[Array, "*rows dim"]) -> Float[Array, "*rows dim"]:
-    """Vectors divided by their length (1e-12 at least); gradients are finite at 0."""
+    """Vectors divided by their L2 norm (at least 1e-12); gradients are finite at 0."""
     square = (x * x).sum(-1, keepdims=True)
     return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))

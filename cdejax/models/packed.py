@@ -1,4 +1,4 @@
-"""Several texts in one row: where they stand, and one vector for each."""
+"""Packed rows, which hold several texts: token positions and pooling per text."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ def segment_positions(
 ) -> Int[Array, "rows width"]:
     """Positions 0, 1, … of the tokens within their texts; 0 at padding.
 
-    There may be more padding than an encoder has learned positions.
+    Positions at padding are 0 because a row may have more padding than an encoder has
+    learned positions.
 
     Args:
-      segments: number of each token's text in its row; equal numbers are neighbours.
+      segments: for each token, the number of its text within the row; tokens of a text
+        are adjacent.
     """
     segments = jnp.asarray(segments)
     index = jnp.arange(segments.shape[1])
@@ -33,12 +35,13 @@ def pool_segments(
     slots: int,
     pooling: Pooling,
 ) -> Float[Array, "rows slots pooled"]:
-    """Vectors of packed texts, as `pool` would give them text by text, in float32.
+    """Pools each packed text as `pool` does, in float32.
 
     Args:
       hidden: token states.
-      segments: number of each token's text in its row, from 1 on; 0 for padding.
-      slots: texts of a row at most; those that are not there get 0.
+      segments: for each token, the number of its text within the row, from 1; 0 for
+        padding.
+      slots: maximum number of texts per row; vectors of empty slots are 0.
       pooling: as in `pool`.
     """
     states = hidden.astype(jnp.float32)
@@ -78,7 +81,7 @@ def _pool(
 def _highest(
     states: Float[Array, "rows width dim"], member: Bool[Array, "rows slots width"]
 ) -> Float[Array, "rows slots dim"]:
-    """Slot by slot: all at once would be [rows, slots, width, dim]."""
+    """Maximum per slot, one slot at a time: all would be [rows, slots, width, dim]."""
 
     def one(mask: Bool[Array, "rows width"]) -> Float[Array, "rows dim"]:
         highest = jnp.where(mask[..., None], states, -jnp.inf).max(1)

@@ -1,4 +1,4 @@
-"""From token states to one vector per text, in float32, whatever the padding."""
+"""Pooling: token states to one vector per text, in float32, for any padding."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cdejax.typing import AnyArray
 
 Mode = Literal["mean", "cls", "max", "last", "weightedmean", "mean_sqrt_len"]
 Pooling = str
-"""One mode, or several whose vectors stand one after the other: `mean`, `cls+max`."""
+"""One mode, or several whose vectors are concatenated: `mean`, `cls+max`."""
 
 
 def check_pooling(pooling: str) -> Pooling:
-    """Returns the name of a pooling; ValueError for an unknown one."""
+    """Returns the name of a pooling; raises ValueError if it is unknown."""
     for mode in pooling.split("+"):
         if mode not in get_args(Mode):
             raise ValueError(
@@ -28,7 +28,7 @@ def check_pooling(pooling: str) -> Pooling:
 
 
 def pooled_size(hidden: int, pooling: Pooling) -> int:
-    """Size of a pooled vector, from that of a token's state."""
+    """Size of a pooled vector, given the size of a token's state."""
     return hidden * len(pooling.split("+"))
 
 
@@ -37,7 +37,11 @@ def token_mask(
     mask: Bool[AnyArray, "batch length"] | None,
     lengths: Int[AnyArray, "batch"] | None,
 ) -> Bool[Array, "batch length"]:
-    """The mask that a mask, lengths, or neither (all tokens real) stands for."""
+    """The mask of real tokens from a mask, lengths, or neither (all are real).
+
+    Raises:
+      ValueError: both a mask and lengths are given.
+    """
     if mask is not None and lengths is not None:
         raise ValueError("give a mask or lengths, not both")
     if mask is not None:
@@ -52,8 +56,8 @@ def text_positions(
 ) -> Int[AnyArray, "*batch length"]:
     """Positions counted from each row's first real token (0 before it).
 
-    They make embeddings independent of the padding's side. Without a mask they are
-    NumPy's: known before a call is compiled.
+    They make embeddings independent of the side of the padding. Without a mask, they
+    are a NumPy array: known at compile time.
     """
     positions = np.arange(length)
     if mask is None:
@@ -68,20 +72,21 @@ def pool(
     pooling: Pooling,
     skip: Int[AnyArray, "*batch"] | int | None = None,
 ) -> Float[Array, "batch pooled"]:
-    """Vectors of texts, as sentence-transformers' `Pooling` defines them, in float32.
+    """Pools token states as sentence-transformers' `Pooling` does, in float32.
 
-    `mean`, `max`, the first (`cls`) or the `last` of the real tokens; `weightedmean`
-    with weights 1, 2, … from the first real token; `mean_sqrt_len`, the sum over the
-    square root of the number of tokens. Several modes are concatenated.
+    The modes are `mean` and `max` over the real tokens; `cls` and `last`, the first and
+    the last real token; `weightedmean`, with weights 1, 2, … from the first real token;
+    and `mean_sqrt_len`, the sum divided by the square root of the number of tokens.
+    Vectors of several modes are concatenated.
 
-    A row without real tokens gives 0 (`cls`: its first token).
+    A row without real tokens yields 0 (`cls`: the state of its first token).
 
     Args:
       hidden: token states.
-      mask: which tokens are real; padding on either side.
-      pooling: see above.
-      skip: real tokens at the front of each text that are left out (a prompt's); the
-        others keep their weights.
+      mask: which tokens are real; padding may be on either side.
+      pooling: the mode or modes.
+      skip: number of real tokens at the start of each text that are not pooled (those
+        of a prompt); the other tokens keep their weights.
     """
     places = jnp.asarray(text_positions(mask.shape[1], mask))
     if skip is not None:

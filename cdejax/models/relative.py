@@ -1,4 +1,4 @@
-"""Relative positions in buckets, as T5 and MPNet learn a bias for each."""
+"""Bucketed relative positions: T5 and MPNet learn a score bias for each bucket."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from cdejax.typing import AnyArray
 def buckets(
     positions: Int[AnyArray, "*batch length"], count: int = 32, farthest: int = 128
 ) -> Int[Array, "*batch length length"]:
-    """The bucket of every (query, key) pair of positions, both directions apart.
+    """The bucket of every (query, key) pair of positions, for both directions.
 
-    Half of the buckets are for keys at or before the query, half for keys after it; of
-    each half, the first half holds one distance each, the rest ranges that grow
-    geometrically up to `farthest`, and the last one all beyond (T5, arXiv 1910.10683,
-    section 2.1). The ranges' starts are whole numbers found here once: a logarithm per
-    pair rounds differently from device to device.
+    Half of the buckets are for keys at or before the query, half for keys after it. In
+    each half, the first half of the buckets hold one distance each; the others hold
+    ranges that grow geometrically up to `farthest`, and the last bucket also holds all
+    larger distances (T5, arXiv 1910.10683, section 2.1). The starts of the ranges are
+    integers computed once on the host: a logarithm per pair would round differently
+    on different devices.
 
     Args:
-      positions: where tokens stand; one row for all texts, or one for each.
-      count: all buckets, a multiple of 4.
-      farthest: distance from which on all share the last bucket.
+      positions: positions of the tokens; one row for all texts, or one row per text.
+      count: number of buckets, a multiple of 4.
+      farthest: distance from which all distances share the last bucket.
     """
     exact = count // 4
     growth = farthest / exact
@@ -42,8 +43,8 @@ def bucket_bias(
     positions: Int[AnyArray, "*batch length"],
     farthest: int = 128,
 ) -> Float[Array, "*batch heads length length"]:
-    """The bias of each head on the scores of every (query, key) pair.
+    """The bias of each head for the score of every (query, key) pair.
 
-    Memory is heads x length² floats, times the rows where positions differ by row.
+    It takes heads x length² floats, per row if positions differ between rows.
     """
     return jnp.moveaxis(table[buckets(positions, len(table), farthest)], -1, -3)

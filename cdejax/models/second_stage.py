@@ -1,6 +1,6 @@
 """The second stage (M2) of the contextual encoder of CDE (Morris and Rush 2024).
 
-It reads context vectors as tokens in front of each text: [context][soft tokens][text].
+It reads context vectors as tokens before each text: [context][soft tokens][text].
 """
 
 from __future__ import annotations
@@ -25,49 +25,57 @@ from cdejax.typing import AnyArray
 
 @dataclass(frozen=True)
 class ContextualConfig:
-    """What the two encoders do not say; recorded in an export's `config.json`."""
+    """Settings of a contextual model besides those of its two encoders.
+
+    An export records them in its `config.json`.
+    """
 
     context_size: int = 512
-    """Context documents, C; soft tokens stand at position C, text after them."""
+    """Number of context documents, C. Soft tokens have positions from C on, followed
+    by the text."""
     soft_tokens: int = 8
-    """Learned tokens between context and text."""
+    """Number of learned tokens between context and text."""
     pooling: Pooling = "mean"
-    """Pooling of both stages; the second pools its text only."""
+    """Pooling of both stages; the second stage pools its text only."""
     first_stage_residual: bool = False
-    """The first stage's MLP adds its input."""
+    """Whether the first stage's MLP adds its input."""
     output_residual: bool = True
-    """The output projection adds its input (CDE since 2025-01)."""
+    """Whether the output projection adds its input (CDE since 2025-01)."""
     sequence_dropout: float = 0.0
-    """Probability, in training, that a context vector gave way to the null vector."""
+    """Probability, in training, of replacing a context vector by the null vector."""
     context_rotary: Literal["none", "sequence"] = "none"
-    """Positions of context vectors: all 0, or 0, 1, … so that their order counts."""
+    """Positions of context vectors: all 0 (`none`), or 0, 1, … (`sequence`), which
+    makes embeddings depend on their order."""
     token_type_readd: bool = False
-    """Token-type row twice on text, once on all else (v1's published code)."""
+    """Whether the token-type embedding is added once more to every position: twice to
+    text, once to context and soft tokens (v1's published code)."""
     text_norm_twice: bool = False
-    """The embedding norm acts on the text twice (v2)."""
+    """Whether the embedding norm is applied to the text twice (v2)."""
     pool_instruction_end_id: int | None = None
-    """Text up to and including the first such token stays out of the pool (v2)."""
+    """Id of the token that ends a prefix: text up to and including its first occurrence
+    is not pooled (v2)."""
     null_embedding: bool = True
     """Whether there is a null vector; checkpoints trained without dropout lack it."""
 
 
 class SecondStage(EmbeddingModel):
-    """An encoder that reads context vectors and soft tokens in front of each text.
+    """An encoder that reads context vectors and soft tokens before each text.
 
-    Our forward pass is the paper's: context is not rotated (all at position 0), so its
-    order does not count; the token-type row is added to the text only; the embedding
-    norm acts on every row; only text is pooled. Encoders with learned positions give
-    context and soft tokens none, and their text starts at 0. The switches of the
-    configuration give the other forward passes of published checkpoints (`presets`).
+    The default forward pass is the paper's. Context vectors are not rotated (all are at
+    position 0), so their order does not matter; the token-type embedding is added to
+    the text only; the embedding norm is applied to every position; only text is pooled.
+    Encoders with learned positions add no position embedding to context and soft
+    tokens, and their text starts at position 0. The settings of the configuration
+    select the other forward passes of published checkpoints (see `presets`).
 
-    Subclasses set the attributes and say where the soft tokens come from.
+    Subclasses set the attributes and implement `soft_prompt`.
     """
 
     config: ContextualConfig
     backbone: Encoder
     output_projection: Head
     null: nnx.Param | None
-    """Stands for a context vector that is absent or dropped."""
+    """Vector that replaces absent or dropped context vectors."""
 
     @property
     def dim(self) -> int:
@@ -76,15 +84,15 @@ class SecondStage(EmbeddingModel):
 
     @property
     def soft_tokens(self) -> int:
-        """Number of learned tokens in front of every text."""
+        """Number of learned tokens before every text."""
         return self.config.soft_tokens
 
     def forward_settings(self) -> list[Any]:
-        """Nothing: `config_dict` says it all."""
+        """Empty: `config_dict` holds all settings."""
         return []
 
     def table(self, *, published: bool = False) -> Table:
-        """The published layout of CDE, whatever `published` says."""
+        """The published layout of CDE; `published` is ignored."""
         del published
         prefix = "second_stage_model."
         backbone = encoder_table(self.backbone, published=True)
@@ -113,21 +121,23 @@ class SecondStage(EmbeddingModel):
 
         Args:
           ids: token ids of the texts.
-          mask: which tokens are real; padding on either side gives the same result.
-          context: vectors of the first stage, shared by all texts or one set for each.
-            Fewer than C leave the missing positions out of attention; none (or None)
-            means C null vectors.
-          context_mask: which context vectors count; masked equals absent.
+          mask: which tokens are real; the side of the padding does not matter.
+          context: vectors of the first stage, shared by all texts or one set per text.
+            If there are fewer than C, the missing positions are not attended to. None
+            or an empty set means C null vectors.
+          context_mask: which context vectors are attended to; a masked vector is the
+            same as an absent one.
           lengths: instead of `mask`, the lengths of right-padded rows (the fast path).
-          dropped: context vectors replaced by the null vector, text by text (sequence
-            dropout is drawn by the caller, who keeps one key per row).
+          dropped: for each text, the context vectors replaced by the null vector (the
+            caller draws the sequence dropout, with one random key per row).
 
         Returns:
           Embeddings in float32, not normalised.
 
         Raises:
-          ValueError: more than C context vectors, another hidden size, or a context of
-            which everything is masked.
+          ValueError: there are more than C context vectors, their size is not the
+            hidden size, all of them are masked for some text, or a null vector is
+            needed and the model has none.
         """
         batch, length = ids.shape
         check_length(length, self.backbone)
@@ -150,7 +160,7 @@ class SecondStage(EmbeddingModel):
     def _typed(
         self, embeddings: Float[Array, "*batch length hidden"]
     ) -> Float[Array, "*batch length hidden"]:
-        """Embeddings in the backbone's dtype, with the token-type row where it goes."""
+        """Embeddings in the backbone's dtype, plus the token type if it is re-added."""
         dtype = self.backbone.dtype
         embeddings = embeddings.astype(dtype)
         if not self.config.token_type_readd:
@@ -161,7 +171,7 @@ class SecondStage(EmbeddingModel):
     def _text(
         self, ids: Int[AnyArray, "batch length"], positions: Int[AnyArray, "*b length"]
     ) -> Float[Array, "batch length hidden"]:
-        """Token embeddings of the text, before the norm that all rows get."""
+        """Token embeddings of the text, before the norm that all positions get."""
         embedded = self.backbone.embed(ids, positions)
         return (
             self.backbone.before_layers(embedded)
@@ -175,7 +185,7 @@ class SecondStage(EmbeddingModel):
         batch: int,
         dropped: Bool[AnyArray, "batch context"] | None,
     ) -> Float[Array, "*batch front hidden"]:
-        """What stands before the text, for all texts if they share it, or for each."""
+        """Context and soft tokens: one set if all texts share it, else one per text."""
         vectors = self._context(context, dropped)
         shape = () if vectors.ndim == 2 else (batch,)
         soft = self.config.soft_tokens
@@ -188,7 +198,7 @@ class SecondStage(EmbeddingModel):
         context: Float[AnyArray, "*batch context hidden"] | None,
         dropped: Bool[AnyArray, "batch context"] | None,
     ) -> Float[Array, "*batch context hidden"]:
-        """Context vectors, nulls in place of dropped or absent ones."""
+        """Context vectors, with null vectors in place of dropped or absent ones."""
         most = self.config.context_size
         if context is None or context.shape[-2] == 0:
             return jnp.broadcast_to(self._null(), (most, self.dim))
@@ -214,7 +224,7 @@ class SecondStage(EmbeddingModel):
     def _positions(
         self, size: int, text: Int[AnyArray, "*batch length"]
     ) -> Int[Array, "*batch total"]:
-        """Context at 0 (or 0, 1, …); soft tokens from C on, then the text."""
+        """Positions: context at 0 (or 0, 1, …), soft tokens from C on, then text."""
         start, soft = self.config.context_size, self.config.soft_tokens
         rotated = self.config.context_rotary == "sequence"
         context = jnp.arange(size) if rotated else jnp.zeros(size, int)
@@ -230,7 +240,7 @@ class SecondStage(EmbeddingModel):
         context_mask: Bool[AnyArray, "*batch context"] | None,
         length: int,
     ) -> dict[str, Array]:
-        """The whole sequence's lengths where they suffice, its mask otherwise."""
+        """The whole sequence's lengths if they suffice, otherwise its mask."""
         (batch, size), soft = shape, self.config.soft_tokens
         if context_mask is None and mask is None:
             if lengths is None:
@@ -252,10 +262,10 @@ class SecondStage(EmbeddingModel):
 def after_instruction(
     ids: Int[AnyArray, "batch length"], real: Bool[Array, "batch length"], end: int
 ) -> Bool[Array, "batch length"]:
-    """The real tokens after the first `end`, which a row's first token is never.
+    """Mask of the real tokens after the first `end`, not counting a row's first token.
 
-    A row without one keeps all. So does cde-small-v2's code find its prefixes' colon,
-    and, in a text without prefix, any colon there is.
+    A row without `end` keeps all its tokens. This is how cde-small-v2's code finds the
+    colon of a prefix; in a text without a prefix, it finds any other colon.
     """
     inner = real & (jnp.cumsum(real, axis=1) > 1)
     ends = (jnp.asarray(ids) == end) & inner

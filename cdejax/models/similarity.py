@@ -1,4 +1,4 @@
-"""How vectors are compared, under sentence-transformers' names."""
+"""Similarity functions of vectors, under sentence-transformers' names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 
 
 def check_similarity(name: Any, source: str) -> Similarity:
-    """Returns the name of a similarity function; ValueError for an unknown one."""
+    """Returns the name of a similarity function; raises ValueError if it is unknown.
+
+    Args:
+      name: the name to check.
+      source: where it was read, for the message.
+    """
     for known in get_args(Similarity):
         if name == known:
             return known
@@ -21,7 +26,7 @@ def check_similarity(name: Any, source: str) -> Similarity:
 
 
 def unit(vectors: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
-    """Vectors divided by their length; 0 stays 0."""
+    """Vectors divided by their L2 norm; a zero vector stays zero."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.maximum(norms, 1e-12)
 
@@ -31,7 +36,7 @@ def similarity(
     other: Float[np.ndarray, "columns dim"],
     name: Similarity,
 ) -> Float[np.ndarray, "rows columns"]:
-    """Scores of all pairs: cosine or dot product, or minus a distance; float32."""
+    """Scores of all pairs: cosine, dot product or negative distance."""
     from scipy.spatial.distance import cdist
 
     if name == "dot":

@@ -1,4 +1,4 @@
-"""Callbacks: what a training run reports, and how code of one's own ends it early."""
+"""Callbacks: user code that a training run calls, and that can end it early."""
 
 from __future__ import annotations
 
@@ -16,73 +16,76 @@ Metrics = Mapping[str, float]
 class StopTraining(Exception):
     """Raised by a callback to end the run early.
 
-    The step that the devices work on is finished and a checkpoint is written; then
-    training returns as it does at its end. A later start continues from there.
+    The step that is running is finished and a checkpoint is written; then training
+    returns as after its last step. A later start resumes from the checkpoint.
     """
 
 
 class Callback:
-    """Is told of a run's steps, evaluations and checkpoints; override what you need.
+    """Base class of callbacks: override the methods that you need.
 
-    Process 0 calls it, in the thread that trains, so time spent here is lost to
-    training. `StopTraining`, raised in `on_step`, `on_evaluation` or `on_checkpoint`,
-    ends the run early. Any other exception also ends it with a checkpoint, and is then
-    raised by the call that trains. Until the run has ended, the calls go on.
+    Process 0 calls them in the training thread, so they delay training. Raising
+    `StopTraining` in `on_step`, `on_evaluation` or `on_checkpoint` ends the run early.
+    Any other exception also ends it with a checkpoint, and the training call then
+    raises it. Methods are still called until the run has ended.
     """
 
     every: int = 1
-    """Steps between calls of `on_step`; it is always called for the last step."""
+    """Number of steps between calls of `on_step`, which is always called for the last
+    step."""
 
     def on_start(self, folder: Path, facts: Mapping[str, Any]) -> None:
-        """The run starts or resumes.
+        """Called when the run starts or resumes.
 
         Args:
-          folder: of the run, named after the variant.
-          facts: the line of metrics.jsonl: `event` (`start` or `resume`), `step` (steps
-            done before), `total_steps` and more.
+          folder: the run's folder, named after the variant.
+          facts: the line of metrics.jsonl: `event` (`start` or `resume`), `step`
+            (number of steps completed before), `total_steps` and more.
         """
 
     def on_step(self, step: int, metrics: Metrics) -> None:
-        """A step is finished.
+        """Called after a step.
 
         Args:
-          step: number of steps done, so the first is 1.
+          step: number of completed steps, 1 after the first step.
           metrics: `loss`, `gradient_norm`, `learning_rate`, `pairs_per_second` and
             more.
         """
 
     def on_evaluation(self, step: int, metrics: Metrics) -> None:
-        """The held-out pairs were evaluated.
+        """Called after an evaluation on the held-out pairs.
 
         Args:
-          step: number of steps done.
-          metrics: the measure that selects checkpoints, as in `heldout_ndcg@10`.
+          step: number of completed steps.
+          metrics: the metric that selects checkpoints, such as `heldout_ndcg@10`.
         """
 
     def on_checkpoint(self, step: int, folder: Path) -> None:
-        """A checkpoint is on disk, whole.
+        """Called when a checkpoint is complete on disk.
 
-        Checkpoints are written in the background, so later steps may be done by now.
+        Checkpoints are written in the background, so later steps may have been
+        completed already.
 
         Args:
-          step: number of steps done when it was taken.
-          folder: the checkpoint; a later one replaces it (see
+          step: number of completed steps when the checkpoint was taken.
+          folder: the checkpoint; later ones replace it (see
             `training.keep_checkpoints`).
         """
 
     def on_end(self, step: int) -> None:
-        """The run ends, in whatever way; called if `on_start` was.
+        """Called when the run ends, for any reason, if `on_start` was called.
 
         Args:
-          step: number of steps done.
+          step: number of completed steps.
         """
 
 
 def check_callbacks(given: Sequence[Callback]) -> None:
-    """Refuses what cannot be called back.
+    """Checks callbacks.
 
     Raises:
-      ValueError: no sequence of `Callback`s, or one whose `every` is not positive.
+      ValueError: `given` is not a sequence of `Callback`s, or the `every` of one is
+        less than 1.
     """
     if not isinstance(given, Sequence):
         raise ValueError(f"callbacks: {given!r} is no list of callbacks")
@@ -98,15 +101,16 @@ def check_callbacks(given: Sequence[Callback]) -> None:
 
 
 class Callbacks:
-    """The callbacks of a run; all processes call the methods, in the same order.
+    """The callbacks of a run; all processes call its methods in the same order.
 
     Args:
-      own: those that write the run's own files; an exception in them is raised at once.
-      given: those of the caller. After each of their calls all processes learn whether
+      own: callbacks that write the run's own files; their exceptions are raised
+        immediately.
+      given: the user's callbacks. After each call, all processes are informed whether
         to stop.
 
     Raises:
-      ValueError: `every` of a callback is no positive integer.
+      ValueError: as for `check_callbacks`, for `given`.
     """
 
     def __init__(self, own: Sequence[Callback], given: Sequence[Callback] = ()):
@@ -114,11 +118,11 @@ class Callbacks:
         self._started: list[Callback] = []
         self._error: Exception | None = None
         self.stopping = False
-        """Whether a callback has asked for the end, or failed."""
+        """Whether a callback has raised `StopTraining` or another exception."""
         check_callbacks(given)
 
     def start(self, folder: Path, facts: Mapping[str, Any]) -> None:
-        """Calls `on_start`; what that raises ends the run before its first step."""
+        """Calls `on_start`; an exception there ends the run before its first step."""
 
         def call() -> None:
             for callback in (*self._own, *self.given):
@@ -128,7 +132,13 @@ class Callbacks:
         main_only("callbacks", call)
 
     def step(self, step: int, last: bool, metrics: Callable[[], Metrics]) -> None:
-        """Calls `on_step` where it is due, with metrics made only if it is."""
+        """Calls `on_step` of the callbacks for which it is due.
+
+        Args:
+          step: number of completed steps.
+          last: whether this is the last step.
+          metrics: computes the metrics; only called if a callback is due.
+        """
         own, given = (
             [callback for callback in callbacks if last or step % callback.every == 0]
             for callbacks in (self._own, self.given)
@@ -146,16 +156,16 @@ class Callbacks:
         self._call_all(lambda callback: callback.on_checkpoint(step, folder))
 
     def end(self, step: int) -> None:
-        """Calls `on_end` of all that were started, even if one of them fails."""
+        """Calls `on_end` of all callbacks that were started, even if one fails."""
         with contextlib.ExitStack() as ends:
             for callback in reversed(self._started):
                 ends.callback(callback.on_end, step)
 
     def raise_error(self) -> None:
-        """Raises the first exception that a callback raised, if there is one.
+        """Raises the first exception of a callback, if there was one.
 
         Raises:
-          ValueError: on the other processes, that process 0 raised one.
+          ValueError: on the other processes, if process 0 raises one.
         """
 
         def call() -> None:
@@ -182,13 +192,13 @@ class Callbacks:
     def _is_last(
         self, callbacks: Sequence[Callback], call: Callable[[Callback], None]
     ) -> bool:
-        """Calls them all; whether one of them wants the run to end, or failed."""
+        """Calls all callbacks; returns whether one stopped the run or failed."""
         ending = False
         for callback in callbacks:
             try:
                 call(callback)
             except StopTraining:
                 ending = True
-            except Exception as error:  # whatever a user's code runs into
+            except Exception as error:  # user code may raise anything
                 self._error, ending = self._error or error, True
         return ending

@@ -1,4 +1,4 @@
-"""Writes the batch of a step whose loss or gradient is not finite to a file."""
+"""Stops a run whose loss or gradient is not finite, and writes the batch to a file."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from cdejax.training.run_folder import Inputs
 def refuse_nonfinite(
     folder: Path, inputs: Inputs, step: int, metrics: Mapping[str, float]
 ) -> NoReturn:
-    """Writes the batch of a step to `nonfinite-step-N.json`, and stops.
+    """Writes the batch of a step to `nonfinite-step-N.json` and raises ValueError.
 
     Args:
-      folder: of the run.
-      inputs: that the run reads.
-      step: number of steps before it.
-      metrics: of the step: `loss`, `gradient_norm` and more.
+      folder: the run's folder.
+      inputs: the artefacts that the run reads.
+      step: number of steps before this one.
+      metrics: metrics of the step: `loss`, `gradient_norm` and more.
 
     Raises:
-      ValueError: always.
+      ValueError: always; the message names the file and the remedy.
     """
     pairs, rows = inputs.pairs, inputs.plan.rows(step)
     path = folder / f"nonfinite-step-{step + 1}.json"

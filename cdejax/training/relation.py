@@ -1,7 +1,7 @@
-"""Which documents of a batch are a query's positives, and which are no negatives.
+"""Which documents of a batch are a query's positives, negatives, or ignored.
 
-The relation is never a stored matrix (65,536² booleans are 4.3 GB): it is kept as ids
-per row and evaluated for the block of columns at hand.
+The relation is never stored as a matrix (65,536² booleans are 4.3 GB): it is stored as
+ids per query and document, and evaluated for one block of columns at a time.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from cdejax.typing import AnyArray
 Duplicates = Literal["ignore", "positive"]
 
 TIE = 1e-6
-"""Surrogate scores this close to the threshold count as reaching it: equal scores come
-out of differently ordered float32 sums, and ties have to be masked."""
+"""Surrogate scores this close to the threshold count as reaching it. Ties have to be
+masked, and equal scores may differ by the order of their float32 sums."""
 
 
 class QueryRows(NamedTuple):
-    """What the relation needs to know of each query.
+    """The data of each query that the relation depends on.
 
-    Ids of texts number queries and documents together: equal ids, equal texts.
+    Text ids are shared by queries and documents: equal ids mean equal texts.
     """
 
     row: Int[AnyArray, "queries"]
-    """Row of the global batch; the query's own positive carries the same number."""
+    """Row of the global batch; the query's own positive has the same number."""
     query: Int[AnyArray, "queries"]
     """Id of the query's text."""
     document: Int[AnyArray, "queries"]
-    """Id of its positive's text."""
+    """Id of the text of the query's own positive."""
     known: Int[AnyArray, "queries known"]
-    """Ids of further texts known to answer the query, filled up with -1."""
+    """Ids of further known positives of the query, padded with -1."""
     teacher: Float[AnyArray, "queries teacher"]
-    """Surrogate vector of the query (dimension 0: no surrogate)."""
+    """Surrogate vector of the query (dimension 0 without a surrogate)."""
     positive_teacher: Float[AnyArray, "queries teacher"]
-    """Surrogate vector of its positive."""
+    """Surrogate vector of the query's own positive."""
 
 
 class DocumentColumns(NamedTuple):
-    """What the relation needs to know of each document; ids as in `QueryRows`."""
+    """The data of each document that the relation depends on; ids as in `QueryRows`."""
 
     row: Int[AnyArray, "documents"]
     """Row of the global batch that the document belongs to."""
@@ -55,29 +55,29 @@ class DocumentColumns(NamedTuple):
     positive: Bool[AnyArray, "documents"]
     """Whether it is that row's positive (and not one of its hard negatives)."""
     real: Bool[AnyArray, "documents"]
-    """False for columns that only fill up a shape: no query sees them."""
+    """False for columns that are padding, which are ignored for every query."""
     teacher: Float[AnyArray, "documents teacher"]
     """Surrogate vector of the document."""
 
 
 class Cells(NamedTuple):
-    """The relation of some queries to some documents."""
+    """The relation of a block of queries to a block of documents."""
 
     own: Bool[AnyArray, "queries documents"]
-    """The document is the row's own positive."""
+    """The document is the query's own positive."""
     own_negative: Bool[AnyArray, "queries documents"]
-    """The document is one of the row's own hard negatives."""
+    """The document is one of the query's own hard negatives."""
     positive: Bool[AnyArray, "queries documents"]
     """The document counts as a positive."""
     ignored: Bool[AnyArray, "queries documents"]
-    """The document is neither positive nor negative: out of the denominator."""
+    """The document is neither positive nor negative: excluded from the denominator."""
     outside: Bool[AnyArray, "queries documents"]
-    """The same, or no document at all."""
+    """The document is ignored, or the column is padding."""
     surrogate: Float[AnyArray, "queries surrogate_documents"]
-    """The surrogate model's scores (no columns unless asked for)."""
+    """Scores of the surrogate model (without columns unless requested)."""
 
     def transposed(self) -> Cells:
-        """The same from the documents' side."""
+        """Returns the arrays transposed, as [documents, queries]."""
         return jax.tree.map(jnp.transpose, self)
 
 
@@ -85,33 +85,35 @@ class Cells(NamedTuple):
 class Relation:
     """Which documents of a batch are positives, negatives, or ignored.
 
-    A document answers a query when it is the query's own positive, has the same text as
-    that, is the positive of a row with the same query text, or is a known positive.
-    Those beside the own one are further positives or ignored, as `duplicates` says. A
-    document with the query's own text is ignored unless it answers the query: a text
-    must not be pushed away from itself.
-    With a margin, documents whose surrogate score reaches the positive's plus the
-    margin are ignored as false negatives, ties included, hard negatives too (CDE,
-    S(q, d) = {d' : f(q, d') >= f(q, d) + margin}); a positive never is.
+    A document answers a query if it is the query's own positive, has the same text as
+    that positive, is the positive of a row with the same query text, or is a known
+    positive. Answers other than the query's own positive are further positives or are
+    ignored, depending on `duplicates`. A document with the query's own text that is not
+    an answer is ignored: a text must not be pushed away from itself.
+
+    With a margin, documents whose surrogate score is at least the positive's score plus
+    the margin are ignored as false negatives, including ties and hard negatives (CDE,
+    S(q, d) = {d' : f(q, d') >= f(q, d) + margin}). Positives are never ignored.
     """
 
     duplicates: Duplicates = "ignore"
-    """How to treat answers beside the query's own positive."""
+    """How to treat answers other than the query's own positive."""
     margin: float | None = None
-    """Of the false-negative mask, in units of surrogate scores; None for no mask."""
+    """Margin of the false-negative mask, on surrogate scores; None for no mask."""
 
     def cells(
         self, queries: QueryRows, documents: DocumentColumns, *, surrogate: bool = False
     ) -> Cells:
-        """The relation of some queries to some documents.
+        """Evaluates the relation of some queries to some documents.
 
         Args:
           queries: ids and surrogate vectors of the queries.
-          documents: the same for the documents.
-          surrogate: whether `Cells.surrogate` is wanted.
+          documents: ids and surrogate vectors of the documents.
+          surrogate: whether to compute `Cells.surrogate`.
 
         Raises:
-          ValueError: a margin or surrogate scores without surrogate vectors.
+          ValueError: a margin is set or surrogate scores are requested, but there are
+            no surrogate vectors.
         """
         same_row = documents.row == queries.row[:, None]
         own = documents.positive & same_row
@@ -159,9 +161,13 @@ class Relation:
 
 
 def in_batch(queries: int, documents: int) -> tuple[QueryRows, DocumentColumns]:
-    """Plain in-batch negatives: document i answers query i, and no other query.
+    """Rows and columns for plain in-batch negatives: document i answers only query i.
 
-    Documents beyond the queries are negatives of every query.
+    Further documents are negatives of every query.
+
+    Args:
+      queries: number of queries.
+      documents: number of documents.
 
     Raises:
       ValueError: there are fewer documents than queries.

@@ -1,4 +1,4 @@
-"""Ids and surrogate vectors by which the loss relates queries to documents."""
+"""Ids and surrogate vectors from which the loss relates queries to documents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RelationIds:
 
     Args:
       pairs: the pairs, with all known positives.
-      vectors: surrogate vectors (None: none are used).
+      vectors: surrogate vectors, or None if none are used.
       known_width: maximum number of known positives of a query outside its step.
     """
 
@@ -67,9 +67,9 @@ class RelationIds:
 
 
 def known_ids(pairs: Pairs, rows: StepRows) -> Int[np.ndarray, "batch known"]:
-    """Ids of known positives that a step's documents alone do not tell.
+    """Ids of known positives that do not follow from a step's own pairs.
 
-    Placeholders of hard negatives do not count as the step's documents.
+    Placeholders of hard negatives do not count as documents of the step.
     """
     content = pairs.document_content[rows.document]
     positive, negative = np.split(content, [len(rows.query)])
@@ -83,7 +83,7 @@ def known_ids(pairs: Pairs, rows: StepRows) -> Int[np.ndarray, "batch known"]:
 def widest_known(pairs: Pairs, sampler: StepSampler) -> int:
     """Maximum number of known positives of a query outside its step, over all steps.
 
-    Skips steps in which no query has several known positives: usually all.
+    Steps in which no query has several known positives, usually all, are skipped.
     """
     plan, widest = sampler.plan, 0
     several = pairs.known.has_several(pairs.query_content)

@@ -1,4 +1,4 @@
-"""The arrays of rows of texts, packed or padded, and how a model encodes them."""
+"""Arrays of rows of texts, padded or packed, and how a model encodes them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class PlacedTexts(NamedTuple):
-    """The texts of one device that stand in one group of rows."""
+    """The texts of one device in one group of rows, and their places in it."""
 
     tokens: Int[np.ndarray, "tokens"]
-    """Token ids, text after text."""
+    """Token ids of all texts, concatenated."""
     position: Int[np.ndarray, "tokens"]
     """Index of each token among the positions of all rows."""
     lengths: Int[np.ndarray, "texts"]
     """Number of tokens of each text."""
     slot: Int[np.ndarray, "texts"]
-    """Index of each text in its row."""
+    """Index of each text within its row."""
     vector: Int[np.ndarray, "texts"]
     """Index of each text's vector among those of all rows."""
     number: Int[np.ndarray, "texts"]
@@ -34,14 +34,14 @@ class PlacedTexts(NamedTuple):
 
 
 class PaddedRows(NamedTuple):
-    """Rows of one text each, padded on the right to one width."""
+    """Rows of one text each, right-padded to a common width."""
 
     ids: Int[AnyArray, "*chunks rows width"]
     """Token ids."""
     lengths: Int[AnyArray, "*chunks rows"]
     """Lengths of the texts (1 for rows without a text)."""
     numbers: Int[AnyArray, "*chunks rows"]
-    """Index of each text in the global batch, for its random keys."""
+    """Index of each text in the global batch, from which random keys are derived."""
     sides: Int[AnyArray, "*chunks rows"]
     """0 for a query, 1 for a document."""
 
@@ -67,15 +67,15 @@ class PaddedRows(NamedTuple):
 
 
 class PackedRows(NamedTuple):
-    """Rows of several texts each, one after the other."""
+    """Rows that hold several texts each, one after the other."""
 
     ids: Int[AnyArray, "*chunks rows width"]
     """Token ids."""
     segments: Int[AnyArray, "*chunks rows width"]
-    """Number of each token's text in its row, from 1; 0 for padding."""
+    """For each token, the number of its text within the row, from 1; 0 for padding."""
     numbers: Int[AnyArray, "*chunks rows slots"]
-    """Index of each text in the global batch; rows have a slot for each text that they
-    can hold."""
+    """Index of each text in the global batch; each row has as many slots as it can hold
+    texts."""
     sides: Int[AnyArray, "*chunks rows slots"]
     """0 for a query, 1 for a document."""
 
@@ -111,7 +111,7 @@ def _scatter(
     values: Int[np.ndarray, "n"],
     empty: int = 0,
 ) -> Int[np.ndarray, "..."]:
-    """An int32 array with values at some flat indices."""
+    """An int32 array with the values at flat indices and `empty` elsewhere."""
     out = np.full(shape, empty, np.int32)
     out.reshape(-1)[index] = values
     return out

@@ -1,4 +1,4 @@
-"""What a recipe makes of a run: its batches and its loss."""
+"""Builds a run's batches and loss settings from a recipe."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cdejax.training.step import LossSettings
 def make_batches(
     config: Config, inputs: Inputs, model: TrainableModel, mesh: Mesh
 ) -> BatchMaker:
-    """Makes the batches of a run, in chunks that suit the mesh's devices and the model.
+    """Returns the maker of a run's batches, with a chunk size that fits the devices.
 
     Raises:
-      ValueError: the recipe asks for hard negatives but the pairs have none, or the
-        model does not fit on the devices.
+      ValueError: the recipe uses hard negatives but the pairs have none, or the model
+        does not fit on the devices.
     """
     training, contextual = config.training, config.model.kind == "contextual"
     if training.negatives_per_query and not len(inputs.pairs.train.negatives.values):
@@ -50,7 +50,7 @@ def make_batches(
 
 
 def loss_settings(config: Config) -> LossSettings:
-    """The settings of the loss in a recipe."""
+    """The loss settings of a recipe."""
     training = config.training
     return LossSettings(
         objective_of(training),

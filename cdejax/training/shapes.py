@@ -1,8 +1,9 @@
-"""The static shapes of all steps of a plan, found once and kept beside it.
+"""The static shapes of all steps of a plan, computed once and stored as an artefact.
 
-They follow from the lengths of the texts of every step, so finding them walks the whole
-plan. As an artefact they are found once, by process 0; every other start reads them.
-They decide how a step is computed, not what: they are no part of what a run is.
+They depend on the lengths of the texts of every step, so computing them takes a pass
+over the whole plan. Process 0 does this once and writes an artefact; later starts read
+it. The shapes determine how a step is computed, not what it computes, so they are not
+part of the run's fingerprint.
 """
 
 from __future__ import annotations
@@ -29,36 +30,36 @@ if TYPE_CHECKING:
 
 _FILE = "shapes.json"
 _DECISIVE = ("pairs", "tokens", "plan")
-"""Artefacts that decide the shapes; the settings do, too."""
+"""Artefacts that determine the shapes, together with the settings."""
 _KINDS = {kind.kind: kind for kind in (PackedLayout, PaddedLayout)}
-"""Layouts by what a file calls them."""
+"""Layout classes by their name in the file."""
 
 
 @dataclass(frozen=True)
 class BatchShapes:
-    """The static shapes that serve every step of a plan."""
+    """Static shapes that fit every step of a plan."""
 
     layouts: tuple[Layout, ...]
-    """Of texts and, for a contextual encoder, of the context."""
+    """Layout of the texts and, for a contextual encoder, of the context."""
     known_width: int
     """Maximum number of known positives of a query outside its step."""
 
     @classmethod
     def open(cls, folder: str | Path) -> BatchShapes:
-        """Reads a shapes artefact; ValueError if it is missing or damaged."""
+        """Reads a shapes artefact; raises ValueError if it is missing or damaged."""
         artifacts.read_manifest(folder)
         value = artifacts.read_json(Path(folder) / _FILE)
         return cls(tuple(map(_layout, value["layouts"])), value["known_width"])
 
     def save(self, folder: str | Path) -> None:
-        """Writes what `open` reads."""
+        """Writes the file that `open` reads."""
         layouts = [_layout_values(layout) for layout in self.layouts]
         value = {"layouts": layouts, "known_width": self.known_width}
         artifacts.write_json(Path(folder) / _FILE, value)
 
 
 def _layout_values(layout: Layout) -> dict[str, Any]:
-    """JSON values that `_layout` makes an equal layout from."""
+    """JSON values from which `_layout` rebuilds the layout."""
     shapes = [shape._asdict() for shape in layout.shapes]
     return {"kind": layout.kind, **artifacts.jsonable(layout), "shapes": shapes}
 
@@ -71,13 +72,13 @@ def _layout(values: dict[str, Any]) -> Layout:
 def find_shapes(
     pairs: Pairs, tokens: Tokens, plan: Plan, settings: BatchSettings
 ) -> BatchShapes:
-    """Finds the shapes of all steps by looking at each of them.
+    """Computes the shapes that fit all steps of a plan, by a pass over all of them.
 
     Args:
       pairs: the training pairs.
       tokens: token ids of their texts.
-      plan: which pairs form which step.
-      settings: what else decides content and shapes.
+      plan: the pairs of each step.
+      settings: the other settings that determine the batches and their shapes.
 
     Raises:
       ValueError: as `BatchSettings.check`.
@@ -89,9 +90,9 @@ def find_shapes(
 
 
 def plan_layouts(sharding: TextSharding, settings: BatchSettings) -> tuple[Layout, ...]:
-    """Plans the shapes of texts and, for a contextual encoder, of the context.
+    """Plans the layout of the texts and, for a contextual encoder, of the context.
 
-    Texts that are encoded with a context have a row each, all others may be packed.
+    Texts that are encoded with a context have one row each; others may be packed.
     """
     tokens, widths = settings.chunk_tokens, settings.max_widths
 
@@ -110,15 +111,15 @@ def plan_layouts(sharding: TextSharding, settings: BatchSettings) -> tuple[Layou
 
 
 def shapes_stage(inputs: Inputs, settings: BatchSettings, root: str | Path) -> Path:
-    """Writes the shapes of a run's steps, or finds them written.
+    """Writes the shapes artefact of a run, unless it exists already.
 
     Args:
       inputs: the artefacts that the run reads.
-      settings: what else decides content and shapes.
-      root: folder of all artefacts.
+      settings: the other settings that determine the batches and their shapes.
+      root: the folder of all artefacts.
 
     Returns:
-      The artefact folder: `shapes.json`.
+      The artefact's folder, which holds `shapes.json`.
     """
     spec: dict[str, Any] = {name: inputs.fingerprints[name] for name in _DECISIVE}
     spec["settings"] = settings
@@ -131,12 +132,12 @@ def shapes_stage(inputs: Inputs, settings: BatchSettings, root: str | Path) -> P
 
 
 def shapes_of(inputs: Inputs, settings: BatchSettings) -> BatchShapes:
-    """The shapes of a run's steps, from their artefact if there is a folder for it.
+    """The shapes of a run's steps, from an artefact if the run has an artefact folder.
 
-    Process 0 makes the artefact if it is missing, and the others wait.
+    Process 0 writes the artefact if it is missing, while the other processes wait.
 
     Raises:
-      ValueError: as `BatchSettings.check`; or the artefact cannot be written or read.
+      ValueError: as `BatchSettings.check`, or the artefact cannot be written or read.
     """
     settings.check(inputs.plan.batch_size)
     if (root := inputs.root) is None:

@@ -1,8 +1,8 @@
 """The training step: two cached stages and one loss, over any number of devices.
 
-The step stands inside one `jax.shard_map`. Parameters vary over the devices before they
-are differentiated, so that gradients stay on their device until one sum at the end:
-otherwise every chunk's iteration would hold a reduction.
+The loss and its gradients are computed inside one `jax.shard_map`. Parameters are made
+device-varying before differentiation, so that gradients stay on their device until one
+reduction at the end; otherwise every chunk would need a reduction.
 """
 
 from __future__ import annotations
@@ -50,25 +50,26 @@ from cdejax.typing import AnyArray
 
 AXES = (DATA, FSDP)
 Params = Any
-"""Pytree of parameters, as `nnx.split` gives it."""
+"""Pytree of parameters, as `nnx.split` returns it."""
 
 
 Metrics = dict[str, Float[Array, ""]]
-"""Means over the queries of the global batch: `loss`; `accuracy`, queries whose own
-positive scores above every negative; `hardness`, the cosine of the hardest negative;
-`masked_share`, cells left out of the denominator; and the objective's own metrics."""
+"""Means over the queries of the global batch: `loss`; `accuracy`, the share of queries
+whose own positive scores above every negative; `hardness`, the cosine of the hardest
+negative; `masked_share`, the share of documents that are ignored; and the objective's
+own metrics."""
 
 
 @dataclass(frozen=True)
 class LossSettings:
-    """What the loss depends on beside the batch."""
+    """Settings of the loss."""
 
     objective: Objective
     relation: Relation = field(default_factory=Relation)
     block: int = BLOCK
     sequence_dropout: float = 0.0
     ring: bool = False
-    """Documents pass from device to device instead of being gathered."""
+    """Whether documents pass from device to device instead of being gathered."""
 
     @property
     def needs_surrogate(self) -> bool:
@@ -77,7 +78,7 @@ class LossSettings:
 
 
 class State(NamedTuple):
-    """What a checkpoint holds."""
+    """The state of training, which checkpoints hold."""
 
     params: Params
     optimizer: Any
@@ -85,23 +86,24 @@ class State(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Chunks whose activations are kept for the backward pass, by group of a batch."""
+    """Number of chunks, per group of a batch, whose activations are saved for the
+    backward pass."""
 
     texts: tuple[int, ...] = ()
     context: tuple[int, ...] = ()
 
 
 RECOMPUTE = Kept()
-"""No activations are kept."""
+"""Save no activations: recompute all of them in the backward pass."""
 
 
 def put_batch(batch: Batch, mesh: Mesh) -> Batch:
-    """Moves a process's part of a batch to its devices, as global arrays."""
+    """Moves this process's part of a batch to its devices, as global arrays."""
     make = functools.partial(
         jax.make_array_from_process_local_data, NamedSharding(mesh, ROWS)
     )
-    # JAX's own way to put one array everywhere waits for the other processes, which
-    # are not at the same batch when reader threads do this.
+    # JAX's own way to replicate an array synchronises with the other processes, whose
+    # reader threads may be at another batch.
     order = replicate(batch.context_order, mesh)
     rest = batch._replace(context_order=None)
     return jax.tree.map(make, rest)._replace(context_order=order)
@@ -110,13 +112,19 @@ def put_batch(batch: Batch, mesh: Mesh) -> Batch:
 def loss_and_gradients(
     graphdef: nnx.GraphDef, mesh: Mesh, settings: LossSettings, kept: Kept = RECOMPUTE
 ) -> Callable[[Params, Batch, Key[Array, ""]], tuple[Metrics, Params]]:
-    """A function (params, batch, key) -> (metrics, gradients of the mean loss).
+    """Returns a function (params, batch, key) -> (metrics, gradients of the mean loss).
 
-    The loss is the mean over all queries of the global batch against all documents of
-    the global batch. Neither depends on the number of devices, the chunk sizes or the
-    order of texts by length, up to the order of sums: random keys are folded per step,
-    side and row, never per chunk. Gradients lie on the mesh as parameters do, see
-    `sharding`.
+    The loss is the mean over all queries of the global batch, each scored against all
+    documents of the global batch. Loss and gradients do not depend on the number of
+    devices, the chunk sizes or the order of texts by length, up to the order of sums:
+    random keys are derived from step, side and row, never from chunks. Gradients are
+    sharded over the mesh like the parameters, see `sharding`.
+
+    Args:
+      graphdef: the model's structure, as `nnx.split` returns it.
+      mesh: the devices.
+      settings: the settings of the loss.
+      kept: the chunks whose activations are saved.
     """
 
     def run(params: Params, batch: Batch, key: Array) -> tuple[Metrics, Params]:
@@ -133,9 +141,9 @@ def loss_and_gradients(
                 model = functools.partial(merge_layerwise, graphdef, params, dims)
                 return _local_loss(model, batch, key, settings, kept)
 
-            # The gather stands outside of what is differentiated: each device gets the
-            # gradient of its own share of the loss, and one reduction follows. Inside,
-            # the gather's transpose would reduce once for every chunk of the loop.
+            # The gather is outside the differentiated function: each device computes
+            # the gradient of its own share of the loss, and one reduction follows.
+            # Inside, the gather's transpose would reduce once per chunk of the loop.
             differentiate = jax.value_and_grad(loss, has_aux=True)
             (_, metrics), gradients = differentiate(gather_parameters(shards, dims))
             gradients, metrics = scatter_gradients(gradients, dims, metrics)
@@ -147,7 +155,8 @@ def loss_and_gradients(
             mesh=mesh,
             in_specs=(specs, _specs(batch, ROWS, EVERYWHERE), EVERYWHERE),
             out_specs=(EVERYWHERE, specs),
-            # Splash attention, which TPUs run, does not say what its outputs vary over.
+            # Splash attention, used on TPUs, does not declare what its outputs vary
+            # over.
             check_vma=not has_tpu(mesh),
         )
         metrics, gradients = sharded(leaves, batch, key)
@@ -166,12 +175,20 @@ def train_step(
 ) -> Callable[
     [State, Batch, Key[Array, ""]], tuple[State, dict[str, Float[Array, ""]]]
 ]:
-    """A compiled function (state, batch, seed key) -> (next state, metrics).
+    """Returns a compiled function (state, batch, seed key) -> (next state, metrics).
 
-    The state is donated, and lies on the mesh as `sharding.put_state` puts it; `params`
-    only tells its shapes. All batches of a `BatchMaker` have one shape: it compiles
-    once. On NVIDIA it cannot be called inside another compiled function, see
+    The state is donated, and must be sharded over the mesh as `sharding.put_state` does
+    it. All batches of a `BatchMaker` have the same shapes, so the function compiles
+    once. On NVIDIA GPUs, it cannot be called inside another compiled function, see
     `model_options`.
+
+    Args:
+      graphdef: the model's structure, as `nnx.split` returns it.
+      mesh: the devices.
+      settings: the settings of the loss.
+      optimizer: the optimizer.
+      params: parameters, of which only the shapes are used.
+      kept: the chunks whose activations are saved.
     """
     differentiate = loss_and_gradients(graphdef, mesh, settings, kept)
 
@@ -185,7 +202,7 @@ def train_step(
 
     shapes = State(params, jax.eval_shape(optimizer.init, params), jnp.int32(0))
     everywhere = NamedSharding(mesh, EVERYWHERE)
-    # Without them the second step could see other shardings and compile once more.
+    # Without them, the second step could get other shardings and be compiled again.
     out = (shardings_of(shapes, mesh), everywhere)
     return jax.jit(
         step,
@@ -207,7 +224,7 @@ def _local_loss(
     settings: LossSettings,
     kept: Kept,
 ) -> tuple[Float[Array, ""], Metrics]:
-    """This device's share of the mean loss, whose sum over devices is the loss."""
+    """This device's share of the mean loss; the sum over all devices is the loss."""
     batch = _in_step(batch)
     if batch.context:
         dropout = settings.sequence_dropout
@@ -231,10 +248,10 @@ def _local_loss(
 
 
 def _in_step(batch: Batch) -> Batch:
-    """Lets devices that share parameters run through equally many chunks.
+    """Makes devices that shard the parameters process the same number of chunks.
 
-    Each chunk gathers parameters from all of them: one that had fewer would leave the
-    others waiting.
+    Each chunk gathers parameters from all of these devices: if one had fewer chunks,
+    the others would wait forever.
     """
     if jax.lax.axis_size(FSDP) == 1:
         return batch
@@ -247,7 +264,7 @@ def _in_step(batch: Batch) -> Batch:
 
 
 def _one_stage(model: Callable[[Rows], BiEncoder]) -> Encode:
-    """Embeds chunks of padded or packed rows."""
+    """Returns a function that embeds chunks of padded or packed rows."""
     return lambda rows: rows.encode(model(rows))
 
 
@@ -258,10 +275,11 @@ def _two_stages(
     dropout: float,
     kept: Kept,
 ) -> Encode:
-    """Runs the first stage on this device's share; returns the second, given all.
+    """Embeds the context; returns the second stage, which reads it.
 
-    The context is one set for all queries and documents of the global batch. Its
-    cotangent accumulates over the second stage's chunks by itself.
+    Each device runs the first stage on its share of the context. All queries and
+    documents of the global batch share one context; autodiff sums its cotangent over
+    the chunks of the second stage.
     """
     first = _one_stage(lambda rows: model(rows).first)
     local = encode_cached(first, batch.context, kept.context)[batch.context_at]
@@ -287,7 +305,15 @@ def sequence_dropout(
     size: int,
     probability: float,
 ) -> Bool[Array, "chunk context"]:
-    """Context positions that each text sees as the null vector, by its own key."""
+    """Draws the context positions that each text sees as the null vector.
+
+    Args:
+      key: the step's random key.
+      sides: 0 for a query, 1 for a document.
+      rows: index of each text in the global batch.
+      size: number of context vectors.
+      probability: probability of each position.
+    """
 
     def draw(side: Array, row: Array) -> Bool[Array, "context"]:
         own = jax.random.fold_in(jax.random.fold_in(key, side), row)
@@ -299,7 +325,7 @@ def sequence_dropout(
 def _means(
     terms: QueryTerms, columns: int, devices: int
 ) -> tuple[Float[Array, ""], Metrics]:
-    """Shares of the means over the global batch: they sum to the means."""
+    """This device's shares of the means over the global batch, which sum to them."""
     share = 1 / (terms.loss.shape[0] * devices)
     loss = terms.loss.sum() * share
     metrics = {

@@ -1,4 +1,4 @@
-"""Metrics of a run for TensorBoard."""
+"""Writes the metrics of a run for TensorBoard."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ _log = logging.getLogger(__name__)
 class TensorBoard(Callback):
     """Writes metrics for TensorBoard to `tensorboard/` in the run's folder.
 
-    Events are written at once: a queue blocks when its thread has died. If the files
-    cannot be written, that is said once and training goes on without them.
+    Events are written synchronously: a queue would block if its thread died. If the
+    files cannot be written, a warning is logged once and training continues without
+    them.
 
     Args:
-      every: steps between points.
+      every: number of steps between points.
     """
 
     def __init__(self, every: int = 1):
         self.every = every
 
     def on_start(self, folder: Path, facts: Mapping[str, Any]) -> None:
-        """Opens the file; points of steps that will be run again are hidden."""
+        """Opens the file; TensorBoard hides points of steps that will be repeated."""
         with _hide_torch():
             from tensorboardX.event_file_writer import EventsWriter
             from tensorboardX.proto import event_pb2
@@ -41,7 +42,7 @@ class TensorBoard(Callback):
             place.mkdir(parents=True, exist_ok=True)
             self._events = EventsWriter(str(place / "events"))
             begun = self._proto.SessionLog(status=self._proto.SessionLog.START)
-            # Purges what is behind it.
+            # TensorBoard discards events of later steps that came before this one.
             self._write(step=facts["step"], session_log=begun)
 
     def on_step(self, step: int, metrics: Metrics) -> None:
@@ -80,7 +81,7 @@ class TensorBoard(Callback):
 
 @contextlib.contextmanager
 def _hide_torch() -> Iterator[None]:
-    """tensorboardX loads torch where it finds it: seconds, for nothing we write."""
+    """Keeps tensorboardX from importing torch: it takes seconds and is not needed."""
     if "torch" in sys.modules:
         yield
         return

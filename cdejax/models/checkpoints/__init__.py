@@ -1,1 +1,1 @@
-"""Architectures in Hugging Face format: `config.json` and names of the weights."""
+"""Architectures in Hugging Face format: `config.json` and tensor names."""

@@ -1,4 +1,4 @@
-"""All that cdejax knows of one encoder architecture."""
+"""The description of an encoder architecture."""
 
 from __future__ import annotations
 
@@ -13,55 +13,60 @@ from cdejax.models.encoder import Encoder
 
 @dataclass(frozen=True)
 class LearnedPositions:
-    """A table of absolute positions, which limits the length of texts."""
+    """A table of learned absolute positions, which limits the length of texts."""
 
     reserved: int = 0
-    """Rows of the table in front of that of a text's first token."""
+    """Number of rows of the table before the row of a text's first token."""
     counts_padding: bool = True
-    """Whether transformers numbers positions from the row's left edge, so that padding
-    on the left would move the text, rather than from the first real token."""
+    """Whether transformers counts positions from the left edge of the row, so that
+    padding on the left shifts the text; otherwise from the first real token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """An encoder, how its `config.json` reads, what its weights are called, and what
-    tokenizers, limits and exports depend on. Only the PyTorch code that ships with
-    exports asks for a `model_type` as well."""
+    """An encoder architecture.
+
+    It holds the encoder class, the format of its `config.json`, its tensor names, and
+    what tokenizers, length limits and exports depend on. Besides it, only the PyTorch
+    code that ships with exports depends on `model_type`.
+    """
 
     model_types: Mapping[str, str]
-    """Each `model_type` of config.json (the first is the one that we write, unless the
-    configuration keeps it), and the class that transformers takes for its tokenizer
-    where no file names another."""
+    """Each `model_type` of config.json, and the tokenizer class that transformers uses
+    by default for it. Exports write the first one, unless the configuration has a
+    `model_type`."""
     config: type
-    """Our configuration, with the sizes under transformers' names."""
+    """Our configuration class, with sizes under transformers' names."""
     encoder: type[Encoder]
-    """Takes (config, rngs, dtype)."""
+    """Encoder class, called with (config, rngs, dtype)."""
     read: Callable[[Raw, str], Any]
-    """(config.json, its name for messages) to our configuration."""
+    """Maps (config.json, its name for messages) to our configuration."""
     write: Callable[[Any], dict[str, Any]]
-    """Our configuration to the config.json of transformers' native class."""
+    """Maps our configuration to the config.json of transformers' native class."""
     table: Callable[[Any], Table]
-    """Our configuration to the weights' table under transformers' native names."""
+    """Maps our configuration to the table of weights under transformers' names."""
     layers: tuple[str, ...]
-    """What stands before the number of a layer in names of weights, in every form."""
+    """Prefixes before the layer number in tensor names, in all naming schemes."""
     positions: LearnedPositions | None
-    """The table of positions; None for rotary or relative positions."""
+    """The table of learned positions; None for rotary or relative positions."""
     torch_twin: str | None
-    """transformers' class in the torch code of contextual exports
-    (`cdejax/export/torch/modeling_cdejax.py`); None if that code lacks it."""
+    """The class of transformers that the PyTorch code of contextual exports
+    (`cdejax/export/torch/modeling_cdejax.py`) uses; None if it does not support the
+    architecture."""
     published: Callable[[Any], Table] | None = None
-    """The same under the names that published checkpoints use instead, if they do."""
+    """As `table`, under the names of published checkpoints if these differ."""
     is_published: Callable[[Tensors], bool] = field(default=lambda tensors: False)
-    """Whether a checkpoint uses those."""
+    """Whether a checkpoint uses the names of `published`."""
     prefixes: tuple[str, ...] = ()
-    """What may stand before all names: `bert.`, where a checkpoint has a head."""
+    """Prefixes that tensor names may have, such as `bert.` in a checkpoint with a
+    head."""
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Endings of old names, and what they are called now."""
+    """Suffixes of old tensor names and their replacements."""
     dropped: str = ""
-    """Pattern of names that belong to heads and buffers, which we do not need."""
+    """Pattern of tensor names of heads and buffers, which are ignored."""
     model_args: Mapping[str, Any] = field(default_factory=dict)
-    """What sentence-transformers should pass to transformers' class."""
+    """Arguments that sentence-transformers should pass to transformers' class."""
     fitted: Callable[[Any, Tensors], Any] = field(
         default=lambda config, tensors: config
     )
-    """Corrects sizes that config.json does not tell as the weights have them."""
+    """Corrects sizes in the configuration that differ from those of the weights."""

@@ -1,4 +1,4 @@
-"""BERT's config.json and weights, as transformers' BertModel has them."""
+"""BERT's config.json and tensor names, as in transformers' BertModel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIXED = {
 
 
 def read(raw: Raw, source: str) -> BertConfig:
-    """BERT's sizes; ValueError for variants that we do not compute."""
+    """Reads BERT's sizes; raises ValueError for unsupported variants."""
     require_values(raw, _FIXED, source)
     return read_fields(BertConfig, raw, source)
 
@@ -30,7 +30,7 @@ def write(config: BertConfig) -> dict[str, Any]:
 
 
 def table(config: BertConfig) -> Table:
-    """BERT's weights, without prefix."""
+    """BERT's weights, without a prefix."""
     return [
         Entry("word", ("embeddings.word_embeddings.weight",)),
         Entry("position", ("embeddings.position_embeddings.weight",)),
@@ -50,7 +50,7 @@ LAYER = [
     *linear("down", "output.dense"),
     *norm("mlp_norm", "output.LayerNorm"),
 ]
-"""A layer of BERT; RoBERTa's is the same."""
+"""The weights of a BERT layer; RoBERTa's are the same."""
 
 BERT = Architecture(
     model_types={"bert": "BertTokenizer"},
@@ -65,6 +65,6 @@ BERT = Architecture(
     prefixes=("bert.",),
     renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
     dropped=r"(cls|pooler)\..*|embeddings\.position_ids",
-    # Else transformers makes up a pooler, and reports its weights as missing.
+    # Otherwise transformers adds a pooler and reports its weights as missing.
     model_args={"add_pooling_layer": False},
 )

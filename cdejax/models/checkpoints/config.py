@@ -1,4 +1,4 @@
-"""Reading `config.json`: sizes by name, and a refusal of what we do not compute."""
+"""Reads `config.json`: checks values and refuses variants that are not supported."""
 
 from __future__ import annotations
 
@@ -27,11 +27,18 @@ def read_fields(
     keys: Mapping[str, str] | None = None,
     needed: Iterable[str] = SIZES,
 ) -> C:
-    """A dataclass from the keys that are its fields, or that `keys` maps them to.
+    """Builds a dataclass from the values of a `config.json`.
+
+    Args:
+      kind: the dataclass; fields that are absent or null keep their defaults.
+      raw: the contents of the file.
+      source: the file, for messages.
+      keys: key of each field whose key is not its name.
+      needed: fields whose keys must be present.
 
     Raises:
-      ValueError: a needed key is missing, a value is not what `typed` asks for, or a
-        dropout, which we do not compute, is no probability.
+      ValueError: a needed key is missing, `check_value` refuses a value, or a dropout
+        (which is read but not used) is not a probability.
     """
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     names = {f.name: (keys or {}).get(f.name, f.name) for f in fields}
@@ -50,26 +57,27 @@ def read_fields(
 
 
 def optional_value(raw: Raw, key: str, default: V, source: str) -> V:
-    """The key's value, as `typed` has it; the default where it is absent or null."""
+    """The key's value, checked by `check_value`, or the default if absent or null."""
     value = raw.get(key)
     return default if value is None else check_value(value, default, key, source)
 
 
 def check_value(value: Any, example: Any, key: str, source: str) -> Any:
-    """`value` if it is of the example's type and a model can compute with it.
+    """Returns `value` if it has the example's type and is in its key's range.
 
-    Numbers are in the range that their key asks for: token ids (`…_id`) start at 0,
-    other whole numbers are sizes and start at 1, dropouts are probabilities below 1,
-    other floats (an int may stand for one) are finite and positive in float32.
+    Token ids (`…_id`) start at 0; other integers are sizes and start at 1. Dropouts are
+    probabilities below 1; other floats (which may be written as integers) are finite
+    and positive in float32.
 
     Args:
-      value: from a JSON file.
-      example: any value of the type.
-      key: the value's name in the file.
+      value: a value from a JSON file.
+      example: any value of the required type.
+      key: the value's key in the file.
       source: the file, for messages.
 
     Raises:
-      ValueError: it is not; names file, key, value and what is needed.
+      ValueError: the type or range is wrong; the message names file, key, value and
+        what is needed.
     """
     kind = type(example)
     kinds = (int, float) if kind is float else kind
@@ -85,16 +93,16 @@ def check_value(value: Any, example: Any, key: str, source: str) -> Any:
 
 
 def _range(kind: type, key: str) -> tuple[float, float, str]:
-    """Least and greatest number that a key may have, and the same in words.
+    """Minimum and maximum of a key's value, and the range in words.
 
-    NaN is in no range.
+    NaN is never in range.
     """
     if kind is int:
         least, most = (0 if key.endswith("_id") else 1), int(_INT32.max)
         return least, most, f"a whole number from {least} to {most}"
     if _DROPOUT.fullmatch(key):
         return 0.0, 1.0 - float(_FLOAT32.epsneg), "a probability from 0 to below 1"
-    # Devices flush what is smaller than float32's normal numbers to 0.
+    # Devices flush float32's subnormal numbers to 0.
     least, most = float(_FLOAT32.tiny), float(_FLOAT32.max)
     return least, most, "a finite number above 0 (in float32)"
 
@@ -102,14 +110,14 @@ def _range(kind: type, key: str) -> tuple[float, float, str]:
 def rotary_base(
     raw: Raw, rope: Raw, place: str, old: str, default: float, source: str
 ) -> float:
-    """The base of rotary positions, which transformers 5 keeps in an object.
+    """The base of rotary positions, from the keys of transformers 4 or 5.
 
     Args:
       raw: the whole `config.json`.
-      rope: the object with `rope_theta`, if any.
-      place: its name.
+      rope: the object in which transformers 5 stores `rope_theta`; may be empty.
+      place: the name of that object.
       old: the key of `raw` that transformers 4 uses instead.
-      default: the base where neither is said.
+      default: the base if neither is present.
       source: the file, for messages.
     """
     if rope.get("rope_theta") is None:
@@ -118,7 +126,7 @@ def rotary_base(
 
 
 def require_values(raw: Raw, fixed: Raw, source: str) -> None:
-    """ValueError unless every key that is there (and not null) has the fixed value."""
+    """Raises ValueError if a key is present, not null, and has another value."""
     faults = [
         f"{key}: {raw[key]!r} (we compute {value!r})"
         for key, value in fixed.items()
@@ -131,5 +139,5 @@ def require_values(raw: Raw, fixed: Raw, source: str) -> None:
 
 
 def _equal(value: Any, fixed: Any) -> bool:
-    """Equality for which true is no 1."""
+    """Equality that distinguishes true from 1."""
     return value == fixed and isinstance(value, bool) == isinstance(fixed, bool)

@@ -1,4 +1,4 @@
-"""DistilBERT's config.json and weights, as transformers' DistilBertModel has them."""
+"""DistilBERT's config.json and tensor names, as in transformers' DistilBertModel."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _KEYS = {
 
 
 def read(raw: Raw, source: str) -> DistilBertConfig:
-    """DistilBERT's sizes; ValueError for variants that we do not compute.
+    """Reads DistilBERT's sizes; raises ValueError for unsupported variants.
 
-    `sinusoidal_pos_embds` says how positions were initialised; weights hold them.
+    `sinusoidal_pos_embds` is ignored: it concerns only the initialisation of positions,
+    which are among the weights.
     """
     require_values(raw, {"activation": "gelu"}, source)
     return read_fields(DistilBertConfig, raw, source, _KEYS)
@@ -35,7 +36,7 @@ def write(config: DistilBertConfig) -> dict[str, Any]:
 
 
 def table(config: DistilBertConfig) -> Table:
-    """DistilBERT's weights, without prefix."""
+    """DistilBERT's weights, without a prefix."""
     layer = [
         *linear("attention.qkv", *(f"attention.{n}_lin" for n in "qkv")),
         *linear("attention.out", "attention.out_lin"),

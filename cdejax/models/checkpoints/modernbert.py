@@ -1,4 +1,4 @@
-"""ModernBERT's config.json and weights, as transformers' ModernBertModel has them."""
+"""ModernBERT's config.json and tensor names, as in transformers' ModernBertModel."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _BASES = {
 
 
 def read(raw: Raw, source: str) -> ModernBertConfig:
-    """ModernBERT's sizes, from the keys of transformers 4 or 5.
+    """Reads ModernBERT's sizes, from the keys of transformers 4 or 5.
 
     Raises:
-      ValueError: a variant that we do not compute, such as another rhythm of local and
-        global layers than every n-th.
+      ValueError: the variant is not supported, such as one in which the global layers
+        are not every n-th layer.
     """
     require_values(raw, _FIXED, source)
     known = {**raw, **_bases(raw, source), **_rhythm(raw, source)}
@@ -37,7 +37,7 @@ def read(raw: Raw, source: str) -> ModernBertConfig:
 
 
 def _bases(raw: Raw, source: str) -> dict[str, Any]:
-    """Rotary bases: of each layer type since transformers 5, two keys before."""
+    """Rotary bases, from one object per layer type (transformers 5) or two keys."""
     rope = optional_value(raw, "rope_parameters", {}, source)
     if not set(rope) <= set(_BASES):
         raise ValueError(
@@ -56,7 +56,7 @@ def _bases(raw: Raw, source: str) -> dict[str, Any]:
 
 
 def _rhythm(raw: Raw, source: str) -> dict[str, int]:
-    """Every which layer is global, from that key or from the list of layer types."""
+    """The interval of global layers, from its own key or from `layer_types`."""
     key = "global_attn_every_n_layers"
     default = ModernBertConfig.global_attn_every_n_layers
     every = optional_value(raw, key, default, source)
@@ -101,7 +101,7 @@ def write(config: ModernBertConfig) -> dict[str, Any]:
 
 
 def table(config: ModernBertConfig) -> Table:
-    """ModernBERT's weights, without prefix."""
+    """ModernBERT's weights, without a prefix."""
     norm_bias = config.norm_bias
     layer = [
         *norm("attention_norm", "attn_norm", bias=norm_bias),

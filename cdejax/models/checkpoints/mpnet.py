@@ -1,4 +1,4 @@
-"""MPNet's config.json and weights, as transformers' MPNetModel has them."""
+"""MPNet's config.json and tensor names, as in transformers' MPNetModel."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _FIXED = {
     "hidden_act": "gelu",
     "relative_attention_num_buckets": MPNetConfig.relative_attention_num_buckets,
 }
-# What transformers takes for granted is not what mpnet-base has.
+# transformers' defaults, which differ from the values of mpnet-base.
 _UNSAID = {"max_position_embeddings": 512, "layer_norm_eps": 1e-12}
 
 
 def read(raw: Raw, source: str) -> MPNetConfig:
-    """MPNet's sizes; ValueError for variants that we do not compute."""
+    """Reads MPNet's sizes; raises ValueError for unsupported variants."""
     require_values(raw, _FIXED, source)
     return read_fields(MPNetConfig, {**_UNSAID, **raw}, source)
 
@@ -32,7 +32,7 @@ def write(config: MPNetConfig) -> dict[str, Any]:
 
 
 def table(config: MPNetConfig) -> Table:
-    """MPNet's weights, without prefix."""
+    """MPNet's weights, without a prefix."""
     layer = [
         *linear("attention.qkv", *(f"attention.attn.{n}" for n in "qkv")),
         *linear("attention.out", "attention.attn.o"),
@@ -62,6 +62,6 @@ MPNET = Architecture(
     torch_twin=None,
     prefixes=("mpnet.",),
     dropped=r"(lm_head|pooler)\..*|embeddings\.position_ids",
-    # Else transformers makes up a pooler, and reports its weights as missing.
+    # Otherwise transformers adds a pooler and reports its weights as missing.
     model_args={"add_pooling_layer": False},
 )

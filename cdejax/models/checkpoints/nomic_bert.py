@@ -1,6 +1,6 @@
-"""NomicBERT's config.json and weights, each in transformers' form or in Nomic's own.
+"""NomicBERT's config.json and tensor names, each in transformers' or Nomic's form.
 
-Which keys the configuration has says nothing about the names of the weights.
+A checkpoint may have its configuration in one form and its tensor names in the other.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _HUB_FIXED = {
 
 
 def read(raw: Raw, source: str) -> NomicBertConfig:
-    """NomicBERT's sizes from either form; ValueError for variants of it."""
+    """Reads NomicBERT's sizes; raises ValueError for unsupported variants."""
     if "hidden_size" in raw or "n_embd" not in raw:
         return _native(raw, source)
     require_values(raw, _HUB_FIXED, source)
@@ -136,7 +136,7 @@ def _is_published(tensors: Tensors) -> bool:
 
 
 def _fitted(config: NomicBertConfig, tensors: Tensors) -> NomicBertConfig:
-    """Nomic's code rounds the MLP size up to a multiple of 256: weights decide."""
+    """Corrects the MLP size, which Nomic's code rounds up to a multiple of 256."""
     rounded = -(-config.intermediate_size // 256) * 256
     names = ("encoder.layers.0.mlp.fc11.weight", "layers.0.mlp.up_proj.weight")
     if any(n in tensors and tensors[n].shape[0] == rounded for n in names):

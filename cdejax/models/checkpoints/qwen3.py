@@ -1,4 +1,4 @@
-"""Qwen3's config.json and weights, as transformers' Qwen3Model has them."""
+"""Qwen3's config.json and tensor names, as in transformers' Qwen3Model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _NEEDED = (*SIZES, "num_key_value_heads", "head_dim")
 
 
 def read(raw: Raw, source: str) -> Qwen3Config:
-    """Qwen3's sizes, from the keys of transformers 4 or 5.
+    """Reads Qwen3's sizes, from the keys of transformers 4 or 5.
 
     Raises:
-      ValueError: a variant that we do not compute: sliding windows, scaled rotary
+      ValueError: the variant is not supported: sliding windows or scaled rotary
         positions.
     """
     rope = optional_value(raw, "rope_parameters", {}, source)
@@ -34,7 +34,7 @@ def read(raw: Raw, source: str) -> Qwen3Config:
     require_values(raw, _FIXED, source)
     require_values(raw, {"layer_types": ["full_attention"] * len(types)}, source)
     require_values(rope, _ROPE_FIXED, f"{source}: rope_parameters")
-    # transformers' default, which is not that of published models
+    # transformers' default, which differs from published models
     default = 10_000.0
     theta = rotary_base(raw, rope, "rope_parameters", "rope_theta", default, source)
     known = {**raw, "rope_theta": theta}
@@ -42,7 +42,7 @@ def read(raw: Raw, source: str) -> Qwen3Config:
 
 
 def write(config: Qwen3Config) -> dict[str, Any]:
-    """`config.json` for transformers' Qwen3Model, and our `is_causal`."""
+    """`config.json` for transformers' Qwen3Model, plus our key `is_causal`."""
     values = dataclasses.asdict(config)
     rope = {"rope_type": "default", "rope_theta": values.pop("rope_theta")}
     return {
@@ -56,7 +56,7 @@ def write(config: Qwen3Config) -> dict[str, Any]:
 
 
 def table(config: Qwen3Config) -> Table:
-    """Qwen3's weights, without prefix."""
+    """Qwen3's weights, without a prefix."""
     heads, groups = config.num_attention_heads, config.num_key_value_heads
     bias = config.attention_bias
     projections = (f"self_attn.{n}_proj" for n in "qkv")

@@ -28,16 +28,16 @@ ARCHITECTURES = (
     ROBERTA,
     T5_ENCODER,
 )
-"""To add one, write its encoder and its entry, and list the entry here."""
+"""All architectures. To add one, write its encoder and its entry, and list it here."""
 
 
 def find_architecture(kind: object) -> Architecture | None:
-    """The architecture of a `model_type`, or None if it is none of ours."""
+    """The architecture of a `model_type`, or None if it is not supported."""
     return next((a for a in ARCHITECTURES if kind in list(a.model_types)), None)
 
 
 def learned_positions(kind: object) -> LearnedPositions | None:
-    """The table of positions of a `model_type`; None if there is none, or unknown."""
+    """The learned positions of a `model_type`; None if it has none or is unknown."""
     found = find_architecture(kind)
     return None if found is None else found.positions
 
@@ -46,7 +46,8 @@ def architecture(raw: Raw, source: str) -> Architecture:
     """The architecture that a `config.json` names.
 
     Raises:
-      ValueError: `model_type` is missing or none of ours; all of ours are listed.
+      ValueError: `model_type` is missing or not supported; the message lists those that
+        are.
     """
     if not isinstance(raw, Mapping):
         raise ValueError(f"{source}: {raw!r:.60} is no JSON object with a model_type")
@@ -61,15 +62,17 @@ def architecture(raw: Raw, source: str) -> Architecture:
 
 
 def architecture_of(config: Any) -> Architecture:
-    """The architecture that a configuration of ours configures."""
+    """The architecture of one of our configurations."""
     return next(a for a in ARCHITECTURES if a.config is type(config))
 
 
 def encoder_table(encoder: Encoder, *, published: bool = False) -> Table:
-    """The weights' table of an encoder.
+    """The table of an encoder's weights.
 
-    Under transformers' own names, or under those of published checkpoints, where the
-    architecture has others there.
+    Args:
+      encoder: the encoder.
+      published: use the names of published checkpoints instead of transformers' own,
+        if the architecture has both.
     """
     found = architecture_of(encoder.config)
     names = found.published if published and found.published else found.table

@@ -1,4 +1,4 @@
-"""RoBERTa's and XLM-RoBERTa's config.json and weights, as transformers has them."""
+"""RoBERTa's and XLM-RoBERTa's config.json and tensor names, as in transformers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIXED = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
 }
-# What transformers takes for granted is not what RoBERTa-base has.
+# transformers' defaults, which differ from the values of RoBERTa-base.
 _UNSAID = {
     "max_position_embeddings": 512,
     "type_vocab_size": 2,
@@ -25,13 +25,13 @@ _UNSAID = {
 
 
 def read(raw: Raw, source: str) -> RobertaConfig:
-    """RoBERTa's sizes; ValueError for variants that we do not compute."""
+    """Reads RoBERTa's sizes; raises ValueError for unsupported variants."""
     require_values(raw, _FIXED, source)
     return read_fields(RobertaConfig, {**_UNSAID, **raw}, source)
 
 
 def write(config: RobertaConfig) -> dict[str, Any]:
-    """`config.json` for RobertaModel or XLMRobertaModel, whichever it was."""
+    """`config.json` for RobertaModel or XLMRobertaModel, by `model_type`."""
     kind = {"architectures": [_CLASSES[config.model_type]]}
     return {**kind, **dataclasses.asdict(config), "hidden_act": "gelu"}
 
@@ -48,6 +48,6 @@ ROBERTA = Architecture(
     torch_twin=None,
     prefixes=("roberta.",),
     dropped=r"(lm_head|pooler)\..*|embeddings\.position_ids",
-    # Else transformers makes up a pooler, and reports its weights as missing.
+    # Otherwise transformers adds a pooler and reports its weights as missing.
     model_args={"add_pooling_layer": False},
 )

@@ -1,4 +1,4 @@
-"""T5's config.json and weights, as transformers' T5EncoderModel has them."""
+"""T5's config.json and tensor names, as in transformers' T5EncoderModel."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _MLPS = ("relu", "gated-gelu")
 
 
 def read(raw: Raw, source: str) -> T5Config:
-    """T5's (or mT5's, which differs in sizes only) encoder.
+    """Reads the sizes of the encoder of T5, or of mT5, which differs in sizes only.
 
     Raises:
-      ValueError: another MLP than T5 1.0's and 1.1's, or buckets that do not halve.
+      ValueError: the MLP is neither T5 1.0's nor T5 1.1's, or the number of position
+        buckets or their maximum distance is not supported.
     """
     default = {"feed_forward_proj": "gated-gelu"} if _is_mt5(raw) else {}
     config = read_fields(T5Config, {**default, **raw}, source, _KEYS)
@@ -60,7 +61,7 @@ def write(config: T5Config) -> dict[str, Any]:
 
 
 def table(config: T5Config) -> Table:
-    """Weights of the encoder; the table of biases stands in its first layer."""
+    """The encoder's weights; its first layer has the relative position biases."""
     attention, mlp = "layer.0.SelfAttention", "layer.1.DenseReluDense"
     if config.feed_forward_proj == "relu":
         inner = linear("up", f"{mlp}.wi", bias=False)
@@ -94,7 +95,7 @@ T5_ENCODER = Architecture(
     layers=("encoder.block",),
     positions=None,
     torch_twin=None,
-    # Tied: a checkpoint may have either name or both.
+    # The two are tied: a checkpoint may have either name or both.
     renamed={"encoder.embed_tokens.weight": "shared.weight"},
     dropped=r"(decoder|lm_head)\..*",
 )

@@ -1,1 +1,1 @@
-"""One module per encoder architecture; `cdejax.models` has them all."""
+"""One module per encoder architecture; `cdejax.models` exports all of them."""

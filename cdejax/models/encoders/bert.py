@@ -33,12 +33,12 @@ class BertConfig:
 
     @property
     def longest(self) -> int:
-        """Tokens at most: one for each learned position."""
+        """Maximum number of tokens: one per learned position."""
         return self.max_position_embeddings
 
 
 class BertLayer(nnx.Module):
-    """Attention and a GELU MLP, each with a residual and a norm after it."""
+    """Attention and a GELU MLP, each followed by a residual and a layer norm."""
 
     def __init__(self, config: BertConfig, rngs: nnx.Rngs):
         hidden, inner = config.hidden_size, config.intermediate_size
@@ -59,7 +59,7 @@ class BertLayer(nnx.Module):
         shared: Float[Array, "*batch heads length length"] | None = None,
         outputs: slice = ALL,
     ) -> Float[Array, "batch outputs hidden"]:
-        """One layer's step; `shared` is a bias on scores, which MPNet has."""
+        """Applies the layer; `shared` is a bias on attention scores, as in MPNet."""
         read = self.attention(x, padding, score_bias=shared, outputs=outputs)
         x = self.attention_norm(join_front(x)[:, outputs], read)
         return self.mlp_norm(x, self.down(gelu(self.up(x))))
@@ -68,8 +68,9 @@ class BertLayer(nnx.Module):
 class Bert(Encoder):
     """BERT without its pooler: learned absolute positions, exact GELU, post-norm.
 
-    As in transformers, positions are 0, 1, … from the left edge unless given, padding
-    or not; the embedding models over it count from each row's first real token.
+    As in transformers, positions that are not given are 0, 1, … from the left edge,
+    including padding; the embedding models pass positions counted from each row's first
+    real token.
     """
 
     config: BertConfig
@@ -103,8 +104,8 @@ class Bert(Encoder):
         """Sum of word, token type 0 and position embeddings, before the norm.
 
         Raises:
-          ValueError: NumPy positions (or none) that were not learned (traced ones give
-            NaN), or NumPy ids outside the vocabulary.
+          ValueError: positions beyond the learned ones, or ids outside the vocabulary.
+            NumPy arrays are checked; traced values out of range yield NaN.
         """
         check_positions(ids, positions, self)
         where = jnp.arange(ids.shape[1]) if positions is None else positions

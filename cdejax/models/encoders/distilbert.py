@@ -31,11 +31,11 @@ class DistilBertConfig:
     initializer_range: float = 0.02
     pad_token_id: int = 0
     layer_norm_eps: ClassVar[float] = 1e-12
-    """No configuration can change it."""
+    """Fixed; `config.json` has no key for it."""
 
     @property
     def longest(self) -> int:
-        """Tokens at most: one for each learned position."""
+        """Maximum number of tokens: one per learned position."""
         return self.max_position_embeddings
 
 
@@ -70,8 +70,8 @@ class DistilBert(Encoder):
         """Sum of word and position embeddings, before the norm.
 
         Raises:
-          ValueError: NumPy positions (or none) that were not learned (traced ones give
-            NaN), or NumPy ids outside the vocabulary.
+          ValueError: positions beyond the learned ones, or ids outside the vocabulary.
+            NumPy arrays are checked; traced values out of range yield NaN.
         """
         check_positions(ids, positions, self)
         where = jnp.arange(ids.shape[1]) if positions is None else positions

@@ -39,9 +39,9 @@ class ModernBertConfig:
     initializer_range: float = 0.02
     pad_token_id: int = 50283
     global_attn_every_n_layers: int = 3
-    """Layers 0, n, 2n, … read the whole text, the others a window of it."""
+    """Layers 0, n, 2n, … attend to the whole text, the others to a window."""
     local_attention: int = 128
-    """Width of the window: half of it on either side, and the token itself."""
+    """Width of the window: half of it on either side of the token."""
     global_rope_theta: float = 160_000.0
     local_rope_theta: float = 10_000.0
     norm_bias: bool = False
@@ -50,20 +50,21 @@ class ModernBertConfig:
 
 
 class Shared(NamedTuple):
-    """What the layers need of the positions."""
+    """Inputs of all layers that are derived from the positions."""
 
     everywhere: Rotary
-    """Rotary positions of global layers."""
+    """Rotary tables of global layers."""
     nearby: Rotary
-    """Those of local layers."""
+    """Rotary tables of local layers."""
     window: Bool[Array, "*batch length length"] | None
-    """What each token of a local layer may read; None for everything."""
+    """Which tokens each token of a local layer may attend to; None for all."""
 
 
 class ModernBertLayer(nnx.Module):
-    """Attention and GeGLU, each with a norm before it and a residual.
+    """Attention and GeGLU, each preceded by a layer norm and with a residual.
 
-    The first layer has no norm before its attention: it follows the embedding norm.
+    The first layer has no norm before its attention, since it follows the embedding
+    norm.
     """
 
     def __init__(self, config: ModernBertConfig, index: int, rngs: nnx.Rngs):
@@ -93,7 +94,7 @@ class ModernBertLayer(nnx.Module):
         shared: Shared,
         outputs: slice = ALL,
     ) -> Float[Array, "batch outputs hidden"]:
-        """One layer's step."""
+        """Applies the layer."""
         norm = self.attention_norm
         read = self.attention(
             x if norm is None else jax.tree.map(norm, x),
@@ -110,10 +111,10 @@ class ModernBertLayer(nnx.Module):
 class ModernBert(Encoder):
     """ModernBERT without its masked-language-model head.
 
-    Padding takes no part in anything, as in the unpadded form. The window of a local
-    layer goes by the given positions, of which several tokens may share one. Behind a
-    context of C vectors at position 0, a text from C on thus reads the context in
-    global layers only, unless the window is wider than C.
+    Padding is never attended to, as in the unpadded implementation. The windows of
+    local layers are determined by the given positions, and several tokens may share
+    one. With a context at position 0 and a text from position C on, the text therefore
+    attends to the context in global layers only, unless the window reaches that far.
     """
 
     config: ModernBertConfig
@@ -159,10 +160,10 @@ class ModernBert(Encoder):
 def window(
     positions: Int[AnyArray, "*batch length"], reach: int
 ) -> Bool[Array, "*batch length length"] | None:
-    """Which tokens stand within `reach` of each other, both ends included.
+    """Which pairs of tokens are at most `reach` positions apart.
 
-    None, so that fused kernels apply, for NumPy positions that all do; traced ones
-    cannot tell.
+    Returns None, so that fused kernels apply, for NumPy positions of which all pairs
+    are; this cannot be known for traced positions.
     """
     if isinstance(positions, np.ndarray) and np.ptp(positions) <= reach:
         return None

@@ -30,25 +30,26 @@ class MPNetConfig:
     layer_norm_eps: float = 1e-5
     initializer_range: float = 0.02
     pad_token_id: ClassVar[int] = 1
-    """transformers counts positions from here, whatever config.json says."""
+    """Fixed: transformers counts positions from here, regardless of config.json."""
     relative_attention_num_buckets: ClassVar[int] = 32
-    """Likewise."""
+    """Fixed, as well."""
 
     @property
     def longest(self) -> int:
-        """Tokens at most: positions up to the padding token's row are not theirs."""
+        """Maximum number of tokens: one per position after the padding token's row."""
         return self.max_position_embeddings - self.pad_token_id - 1
 
 
 class MPNet(DistilBert):
-    """Word and position embeddings, BERT's layers, and a bias by distance on scores.
+    """Word and position embeddings, BERT's layers, and a relative position bias.
 
-    One table of biases serves all layers. Absolute positions are RoBERTa's: counted
-    over ids that are not the padding token, unless given.
+    All layers share one table of biases on attention scores. Absolute positions are
+    those of RoBERTa: if not given, they are counted over ids that are not the padding
+    token.
     """
 
     config: MPNetConfig
-    # cuDNN's kernel is handed no bias, so that attention here is always XLA's.
+    # The fused kernels take no bias, so this attention runs on XLA (or blocked).
     fused = False
 
     def __init__(
@@ -71,11 +72,11 @@ class MPNet(DistilBert):
     ) -> Float[Array, "batch length hidden"]:
         """Sum of word and position embeddings, before the norm.
 
-        Positions that are given are those of a text, from 0 on.
+        Given positions are relative to the text: 0 at its first token.
 
         Raises:
-          ValueError: NumPy positions (or none) that were not learned (traced ones give
-            NaN), or NumPy ids outside the vocabulary.
+          ValueError: positions beyond the learned ones, or ids outside the vocabulary.
+            NumPy arrays are checked; traced values out of range yield NaN.
         """
         check_positions(ids, positions, self)
         return super().embed(
@@ -85,5 +86,5 @@ class MPNet(DistilBert):
     def layer_inputs(
         self, positions: Int[Array, "*batch length"]
     ) -> Float[Array, "*batch heads length length"]:
-        """The bias of each head on the score of every pair of positions."""
+        """The bias of each head for the score of every pair of positions."""
         return bucket_bias(self.relative[...], positions)

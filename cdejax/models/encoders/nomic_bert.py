@@ -34,7 +34,7 @@ class NomicBertConfig:
 
 
 class NomicBertLayer(nnx.Module):
-    """Attention and SwiGLU, no biases, each with a residual and a norm after it."""
+    """Attention and SwiGLU without biases, each followed by a residual and a norm."""
 
     def __init__(self, config: NomicBertConfig, rngs: nnx.Rngs):
         hidden, inner = config.hidden_size, config.intermediate_size
@@ -56,7 +56,7 @@ class NomicBertLayer(nnx.Module):
         shared: Rotary,
         outputs: slice = ALL,
     ) -> Float[Array, "batch outputs hidden"]:
-        """One layer's step."""
+        """Applies the layer."""
         read = self.attention(x, padding, rotary=shared, outputs=outputs)
         x = self.attention_norm(join_front(x)[:, outputs], read)
         gated = swiglu(self.gate(x), self.up(x))
@@ -92,7 +92,7 @@ class NomicBert(Encoder):
         ids: Int[AnyArray, "batch length"],
         positions: Int[AnyArray, "*batch length"] | None = None,
     ) -> Float[Array, "batch length hidden"]:
-        """Word and token type 0, before the norm; positions are rotary, not here."""
+        """Sum of word and token type 0 embeddings, before the norm."""
         del positions
         return (self._word_embeddings(ids) + self.token_type[0]).astype(self.dtype)
 
@@ -103,5 +103,5 @@ class NomicBert(Encoder):
         return self.norm(x)
 
     def layer_inputs(self, positions: Int[AnyArray, "*batch length"]) -> Rotary:
-        """Cosines and sines of all head dimensions, non-interleaved."""
+        """Rotary cosines and sines over all head dimensions, not interleaved."""
         return rotary_table(positions, self.head_dim, self.config.rotary_base)

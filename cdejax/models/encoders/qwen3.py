@@ -1,4 +1,4 @@
-"""Qwen3 (Yang et al. 2025), the decoder that Qwen3-Embedding is made of."""
+"""Qwen3 (Yang et al. 2025), the decoder that Qwen3-Embedding is based on."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ from cdejax.typing import AnyArray
 class Qwen3Config:
     """Sizes of a Qwen3, under transformers' names; defaults: Qwen3-Embedding-0.6B.
 
-    `is_causal` is no size of transformers' Qwen3 class, but is written to and read from
-    `config.json` here. transformers 5 asks any configuration for it when it makes
-    masks, so that its Qwen3Model reads in both directions as well (tested with 5.24,
-    `eager` and `sdpa`); a version that does not know the key computes causally, without
-    a word: check one text against ours before you serve a bidirectional export there.
+    `is_causal` is not a field of transformers' Qwen3Config, but is written to and read
+    from `config.json` here. transformers 5 looks it up in any configuration when it
+    builds masks, so its Qwen3Model is bidirectional as well (tested with 5.24, `eager`
+    and `sdpa`). A version that does not know the key silently computes causal
+    attention: compare the embedding of one text with ours before serving a
+    bidirectional export with it.
     """
 
     vocab_size: int = 151669
@@ -49,11 +50,11 @@ class Qwen3Config:
     attention_bias: bool = False
     rope_theta: float = 1_000_000.0
     is_causal: bool = True
-    """Whether tokens read only what stands before them; last-token pooling then."""
+    """Whether tokens attend only to earlier tokens; if so, use last-token pooling."""
 
 
 class Qwen3Attention(nnx.Module):
-    """Grouped-query attention with an RMS norm on each head's queries and keys."""
+    """Grouped-query attention with an RMS norm on the queries and keys of each head."""
 
     def __init__(self, config: Qwen3Config, rngs: nnx.Rngs):
         hidden, size = config.hidden_size, config.head_dim
@@ -79,7 +80,7 @@ class Qwen3Attention(nnx.Module):
         rotary: Rotary,
         outputs: slice = ALL,
     ) -> Float[Array, "batch outputs hidden"]:
-        """What tokens at `outputs` read of their row's real ones, or up to them."""
+        """Attention output of the tokens at `outputs`, causal if configured."""
         head_dim = self.out.kernel.shape[0] // self.heads
         q, k, v = project(self.qkv, x, self.heads, head_dim, outputs)
         read = attention(
@@ -94,7 +95,7 @@ class Qwen3Attention(nnx.Module):
 
 
 class Qwen3Layer(nnx.Module):
-    """Attention and SwiGLU, each with an RMS norm before it and a residual."""
+    """Attention and SwiGLU, each preceded by an RMS norm and with a residual."""
 
     def __init__(self, config: Qwen3Config, rngs: nnx.Rngs):
         hidden, inner = config.hidden_size, config.intermediate_size
@@ -114,7 +115,7 @@ class Qwen3Layer(nnx.Module):
         shared: Rotary,
         outputs: slice = ALL,
     ) -> Float[Array, "batch outputs hidden"]:
-        """One layer's step."""
+        """Applies the layer."""
         normed = jax.tree.map(self.attention_norm, x)
         read = self.attention(normed, padding=padding, rotary=shared, outputs=outputs)
         x = join_front(x)[:, outputs] + read
@@ -123,7 +124,7 @@ class Qwen3Layer(nnx.Module):
 
 
 class Qwen3(Encoder):
-    """Qwen3 without its language-model head; causal or not, as configured."""
+    """Qwen3 without its language-model head, causal or bidirectional as configured."""
 
     config: Qwen3Config
     rotary = True
@@ -149,5 +150,5 @@ class Qwen3(Encoder):
         return self.norm(x)
 
     def layer_inputs(self, positions: Int[AnyArray, "*batch length"]) -> Rotary:
-        """Cosines and sines of all head dimensions, non-interleaved."""
+        """Rotary cosines and sines over all head dimensions, not interleaved."""
         return rotary_table(positions, self.head_dim, self.config.rope_theta)

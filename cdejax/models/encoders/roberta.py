@@ -1,6 +1,7 @@
-"""RoBERTa (Liu et al. 2019) and XLM-RoBERTa (Conneau et al. 2019), as transformers'.
+"""RoBERTa (Liu et al. 2019) and XLM-RoBERTa (Conneau et al. 2019).
 
-Multilingual E5 and BGE-M3 are XLM-RoBERTa.
+They have the semantics of transformers' classes. Multilingual E5 and BGE-M3 are
+XLM-RoBERTa models.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ class RobertaConfig(BertConfig):
     layer_norm_eps: float = 1e-5
     pad_token_id: int = 1
     model_type: str = "roberta"
-    """Or `xlm-roberta`, which computes the same."""
+    """`roberta`, or `xlm-roberta`, which computes the same."""
 
     @property
     def longest(self) -> int:
-        """Tokens at most: positions up to the padding token's row are not theirs."""
+        """Maximum number of tokens: one per position after the padding token's row."""
         return self.max_position_embeddings - self.pad_token_id - 1
 
 
 class Roberta(Bert):
-    """BERT, but for positions: they start behind the padding token's id.
+    """BERT with positions that start after the padding token's id.
 
-    As in transformers, positions are counted over ids that are not the padding token,
-    unless given: padding by that token on either side changes nothing.
+    As in transformers, positions that are not given are counted over ids that are not
+    the padding token, so padding on either side makes no difference.
     """
 
     config: RobertaConfig
@@ -49,11 +50,11 @@ class Roberta(Bert):
     ) -> Float[Array, "batch length hidden"]:
         """Sum of word, token type 0 and position embeddings, before the norm.
 
-        Positions that are given are those of a text, from 0 on.
+        Given positions are relative to the text: 0 at its first token.
 
         Raises:
-          ValueError: NumPy positions (or none) that were not learned (traced ones give
-            NaN), or NumPy ids outside the vocabulary.
+          ValueError: positions beyond the learned ones, or ids outside the vocabulary.
+            NumPy arrays are checked; traced values out of range yield NaN.
         """
         check_positions(ids, positions, self)
         return super().embed(
@@ -66,16 +67,17 @@ def position_rows(
     positions: Int[AnyArray, "*batch length"] | None,
     pad: int,
 ) -> Int[Array, "batch length"]:
-    """Rows of fairseq's position table: `pad + 1` for a text's first token, and so on.
+    """Row of each token in fairseq's table of positions.
 
-    The token `pad` has row `pad` and is not counted, not even inside a text, where a
-    text that spells it out brings it. Each of several texts in a row counts for itself.
+    A text's first token has row `pad + 1`. The token `pad` has row `pad` and is not
+    counted, even inside a text that contains it literally. Texts packed into one row
+    are counted separately.
 
     Args:
       ids: token ids.
-      positions: where tokens stand in their text, 0 in front of it and at its start,
-        from where on they have no gaps; without them, the row of ids is the text.
-      pad: the padding token.
+      positions: positions of the tokens in their text, without gaps: 0 before the text
+        and at its first token (default: each row is one text).
+      pad: id of the padding token.
     """
     is_pad = jnp.asarray(ids) == pad
     index = jnp.arange(is_pad.shape[1])

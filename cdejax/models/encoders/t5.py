@@ -1,4 +1,4 @@
-"""T5's encoder (Raffel et al. 2020), which GTR and Sentence-T5 are made of."""
+"""T5's encoder (Raffel et al. 2020), which GTR and Sentence-T5 are based on."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from cdejax.typing import AnyArray
 
 @dataclass(frozen=True)
 class T5Config:
-    """Sizes of a T5 encoder; the defaults are t5-small's.
+    """Sizes of a T5 encoder; the defaults are t5-small.
 
-    Names are those that transformers gives to all models; in T5's config.json they are
+    Names are those that most models have in transformers; T5's config.json calls them
     `d_model`, `num_layers`, `num_heads`, `d_ff` and, for `head_dim`, `d_kv`.
     """
 
@@ -42,12 +42,12 @@ class T5Config:
 
     @property
     def initializer_range(self) -> float:
-        """Standard deviation of fresh word embeddings."""
+        """Standard deviation of newly initialised word embeddings."""
         return self.initializer_factor
 
 
 class T5Layer(nnx.Module):
-    """Attention without scaling and an MLP, each with an RMS norm before it."""
+    """Unscaled attention and an MLP, each with an RMS norm before and a residual."""
 
     def __init__(self, config: T5Config, rngs: nnx.Rngs):
         hidden, inner = config.hidden_size, config.intermediate_size
@@ -66,7 +66,7 @@ class T5Layer(nnx.Module):
             head_dim=config.head_dim,
             scale=1.0,
         )
-        # Scores are not scaled: fresh queries are smaller instead.
+        # Scores are not scaled: queries are initialised smaller instead.
         queries = config.num_attention_heads * config.head_dim
         kernel = self.attention.qkv.kernel
         kernel[...] = kernel[...].at[:, :queries].multiply(config.head_dim**-0.5)
@@ -86,7 +86,7 @@ class T5Layer(nnx.Module):
         shared: Float[Array, "*batch heads length length"],
         outputs: slice = ALL,
     ) -> Float[Array, "batch outputs hidden"]:
-        """One layer's step; `shared` is the bias on scores."""
+        """Applies the layer; `shared` is the bias on attention scores."""
         normed = jax.tree.map(self.attention_norm, x)
         read = self.attention(normed, padding, score_bias=shared, outputs=outputs)
         x = join_front(x)[:, outputs] + read
@@ -97,13 +97,14 @@ class T5Layer(nnx.Module):
 
 
 class T5(Encoder):
-    """T5's encoder: no absolute positions, one table of biases by distance.
+    """T5's encoder: all layers share one table of relative position biases.
 
-    There is no embedding norm; the last layer is followed by one.
+    There are no absolute positions and no embedding norm, but a norm after the last
+    layer.
     """
 
     config: T5Config
-    # cuDNN's kernel is handed no bias, so that attention here is always XLA's.
+    # The fused kernels take no bias, so this attention runs on XLA (or blocked).
     fused = False
 
     def __init__(
@@ -132,6 +133,6 @@ class T5(Encoder):
     def layer_inputs(
         self, positions: Int[AnyArray, "*batch length"]
     ) -> Float[Array, "*batch heads length length"]:
-        """The bias of each head on the score of every pair of positions."""
+        """The bias of each head for the score of every pair of positions."""
         farthest = self.config.relative_attention_max_distance
         return bucket_bias(self.relative[...], positions, farthest)

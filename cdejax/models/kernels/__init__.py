@@ -1,1 +1,1 @@
-"""Attention and norms, by platform."""
+"""Kernels for attention, norms and activations, by platform."""

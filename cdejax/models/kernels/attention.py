@@ -1,11 +1,11 @@
-"""Attention: one function for all encoders, kernel chosen by platform.
+"""Attention: one function for all encoders, with a kernel chosen by platform.
 
-XLA's kernel supports all options; so does the blocked one, which CPUs run in float32.
-On NVIDIA GPUs cuDNN's kernel is used for lengths of right-padded rows, and our own
-(Triton) for segments, where cuDNN's is slower; masks are the general form, which
-`compact` turns into lengths where that pays off. Splash (TPU) supports masks, lengths
-and segments; it is tested in Pallas' interpret mode, not on a TPU. These three support
-neither a bias nor a window.
+XLA's kernel supports all options, and so does the blocked one, which is used on CPUs in
+float32. On NVIDIA GPUs, cuDNN's kernel is used for lengths of right-padded rows, and
+our Triton kernel for segments, where cuDNN's is slower. Masks are the general form;
+`compact` turns them into lengths where that is faster. Splash attention (TPU) supports
+masks, lengths and segments; it has been tested in Pallas' interpret mode, but not on a
+TPU. The last three support neither a bias nor a window.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _log_choice(kernel: str, reason: str) -> None:
 
 
 def fused_kernel(dtype: DTypeLike, head_dim: int) -> bool:
-    """Whether cuDNN's fused attention can run here, given lengths or no padding."""
+    """Whether cuDNN's fused attention can run here, with lengths or without padding."""
     narrow = jnp.dtype(dtype) in (jnp.bfloat16, jnp.float16)
     return narrow and head_dim % 8 == 0 and head_dim <= 128 and has_nvidia()
 
@@ -60,32 +60,34 @@ def attention(
     queries: slice = ALL,
     implementation: Implementation | None = None,
 ) -> Float[Array, "batch queries heads head_dim"]:
-    """Softmax attention over real keys, scaled by 1/sqrt(head_dim).
+    """Computes softmax attention over the real keys.
 
     Args:
       q: queries.
-      k: keys; if they have fewer heads, groups of query heads share one.
+      k: keys; if they have fewer heads than the queries, groups of query heads share
+        one.
       v: values.
-      mask: which keys are real (True). Rows without a real key stay finite.
-      lengths: alternatively, the number of real keys at the front of each row.
-      segments: alternatively, ids of the texts packed into a row: a query attends to
-        keys of its own text only. Id 0 is padding.
+      mask: which keys are real (True). Outputs of rows without a real key are finite.
+      lengths: alternatively, the number of real keys at the start of each row.
+      segments: alternatively, ids of the texts packed into each row: a query attends
+        to keys of its own text only. Id 0 is padding.
       bias: added to the scaled scores (XLA and blocked only).
-      visible: which keys each query may attend to, such as a window (the same).
+      visible: which keys each query may attend to, such as a window (XLA and blocked
+        only).
       causal: each query attends to keys up to its own position.
       scale: scale of the scores (default: 1/sqrt(head_dim)).
       queries: positions of the queries among those of the keys.
-      implementation: the kernel (default: Triton for segments under `jax.shard_map`,
-        cuDNN, splash or blocked where they can run, else XLA). Without a GPU or TPU,
-        Triton and splash run in interpret mode, slowly.
+      implementation: the kernel (default: Triton for segments under `jax.shard_map`;
+        otherwise cuDNN, splash or blocked if they can run, or else XLA). Without a GPU
+        or TPU, Triton and splash run in the slow interpret mode.
 
     Returns:
       The attention output in the dtype of `q`; undefined but finite at padding.
 
     Raises:
-      ValueError: more than one of mask, lengths and segments is given, the
-        number of queries is not that of their positions, or the kernel does not support
-        an option.
+      ValueError: more than one of mask, lengths and segments is given, the number of
+        queries differs from the number of their positions, or the kernel does not
+        support an option.
     """
     padding = Padding(mask, lengths, segments)
     padding.check()
@@ -134,7 +136,10 @@ def _choose(
     padding: Padding,
     refusals: dict[str, str | None],
 ) -> Implementation:
-    """The first kernel of this platform that can run, or XLA; logged once each."""
+    """Returns the first kernel of this platform that can run, or XLA.
+
+    Each choice is logged once.
+    """
     kernels: tuple[Implementation, ...] = ()
     if has_tpu():
         kernels = ("splash",)

@@ -1,9 +1,8 @@
-"""Attention for CPUs: a few rows at a time, whose scores stay in the cache.
+"""Attention for CPUs: a few rows at a time, so that their scores stay in the cache.
 
-The scores of a whole batch are written to memory and read back several times; those of
-a row are not. Heads come first, so that every product is a plain matrix product, and
-values are weighted before they are divided by the sum of their weights: one pass over
-the scores less.
+The scores of a whole batch would be written to memory and read back several times.
+Heads come before positions, so that every product is a plain matrix product. Outputs,
+not scores, are divided by the sum of the weights, which saves a pass over the scores.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from cdejax.models.kernels.padding import Padding
 from cdejax.models.kernels.xla_cudnn import readable_keys, with_batch_axis
 
 _CACHE = 1 << 22
-"""Bytes of scores computed at once: a share of a processor's last-level cache."""
+"""Bytes of scores computed at once: part of a processor's last-level cache."""
 _UNREAD = -0.7 * float(jnp.finfo(jnp.float32).max)
-"""Score of masked keys: finite, so that rows without real keys are finite, too."""
+"""Score of masked keys: finite, so that rows without real keys are finite as well."""
 
 
 def blocked_refuses(q: Float[Array, "batch queries heads head_dim"]) -> str | None:
@@ -40,7 +39,10 @@ def blocked_attention(
     causal: bool,
     scale: float,
 ) -> Float[Array, "batch queries heads head_dim"]:
-    """As `xla_attention`; the backward pass recomputes the scores of each block."""
+    """Computes the same as `xla_attention`, with the batch in blocks of rows.
+
+    If there is more than one block, the backward pass recomputes the scores of each.
+    """
     groups = q.shape[2] // k.shape[2]
     k, v = (jnp.repeat(x, groups, axis=2) if groups > 1 else x for x in (k, v))
     queries = slice(start, start + q.shape[1])
@@ -74,7 +76,7 @@ def _in_blocks(
 
 
 def _rows_at_once(batch: int, row_bytes: int) -> int:
-    """The largest divisor of the batch size whose scores fit into the cache."""
+    """The largest divisor of the batch size for which the scores fit in the cache."""
     fitting = max(_CACHE // row_bytes, 1)
     return max(n for n in range(1, batch + 1) if batch % n == 0 and n <= fitting)
 

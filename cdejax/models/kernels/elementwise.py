@@ -1,10 +1,10 @@
-"""Norms, biases and activations whose backward pass keeps their input alone.
+"""Norms, biases and activations that save only their inputs for the backward pass.
 
-They bound a step as much as its matrix products do: they move activations through
-memory and do little with them. Autodiff would keep their float32 intermediates as well,
-about doubling what a token of BERT-base in bfloat16 keeps. All but the sum with a bias
-are computed in float32 and rounded once. They have gradients in reverse mode only: JAX
-refuses `jax.jvp` here.
+They take about as much of a step's time as its matrix products, since they are bound by
+memory bandwidth. Autodiff would save their float32 intermediates as well, which about
+doubles the saved activations per token of BERT-base in bfloat16. All except `add_bias`
+are computed in float32 and rounded once. They support reverse-mode differentiation
+only: JAX refuses `jax.jvp` here.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def add_bias(
 ) -> Float[Array, "*rows dim"]:
     """`x + bias` in the dtype of `x`; gradients are summed over rows in float32.
 
-    Autodiff would sum them in the dtype of `x`: in bfloat16 such a sum loses all but
-    two digits, and stands still after some hundred summands of one sign.
+    Autodiff would sum them in the dtype of `x`. In bfloat16, such a sum has only two
+    digits, and stops growing after a few hundred summands of the same sign.
     """
     return _biased(x, vary_like(bias, x))
 
@@ -51,7 +51,7 @@ def _biased_backward(
     kind: Float[Array, "0"], cotangent: Float[Array, "*rows dim"]
 ) -> tuple[Float[Array, "*rows dim"], Float[Array, "dim"]]:
     rows = tuple(range(cotangent.ndim - 1))
-    # What is summed is what was rounded: XLA would write a float32 copy for the sum.
+    # The barrier makes XLA sum the rounded values instead of a float32 copy of them.
     cotangent = jax.lax.optimization_barrier(cotangent)
     return cotangent, _at_least_float32(cotangent).sum(rows).astype(kind.dtype)
 
@@ -67,7 +67,7 @@ def layer_norm(
 ) -> Float[Array, "*rows dim"]:
     """Layer normalisation of the last axis (arXiv 1607.06450), in the dtype of `x`.
 
-    Scale and bias have one dtype, any.
+    Scale and bias must have the same dtype.
     """
     bias = None if bias is None else vary_like(bias, x)
     return _norm(x, vary_like(scale, x), bias, eps, True)
@@ -80,10 +80,10 @@ def add_layer_norm(
     bias: Float[Array, "dim"] | None,
     eps: float,
 ) -> Float[Array, "*rows dim"]:
-    """Layer normalisation of `x + added`: a residual and the norm behind it.
+    """Layer normalisation of `x + added`: a residual followed by a norm.
 
-    A kernel of its own where that is for it, on NVIDIA under `jax.shard_map`. Scale and
-    bias have one dtype, any.
+    On NVIDIA GPUs under `jax.shard_map`, a Triton kernel is used if it supports the
+    inputs. Scale and bias must have the same dtype.
     """
     if bias is None or not (has_triton() and triton_takes(x, added)):
         return layer_norm(x + added, scale, bias, eps)
@@ -95,23 +95,23 @@ def add_layer_norm(
 def rms_norm(
     x: Float[Array, "*rows dim"], scale: Float[Array, "dim"], eps: float
 ) -> Float[Array, "*rows dim"]:
-    """Division by the last axis's root mean square (arXiv 1910.07467)."""
+    """RMS normalisation of the last axis (arXiv 1910.07467), in the dtype of `x`."""
     return _norm(x, vary_like(scale, x), None, eps, False)
 
 
 class _Saved(NamedTuple):
-    """What a norm's backward pass needs."""
+    """Values saved for the backward pass of a norm."""
 
     x: Float[Array, "*rows dim"]
     scale: Float[Array, "dim"]
     mean: Float[Array, "*rows 1"] | None
     inverse: Float[Array, "*rows 1"]
-    """1 over the deviation."""
+    """Reciprocal of the standard deviation (or root mean square)."""
     biased: tuple[()] | None
-    """None without a bias, whose values no gradient needs."""
+    """None without a bias; its values are not needed for gradients."""
 
     def normed(self) -> Float[Array, "*rows dim"]:
-        """The rows before scale and bias, float32."""
+        """The rows before scale and bias, in float32."""
         wide = _at_least_float32(self.x)
         return (wide if self.mean is None else wide - self.mean) * self.inverse
 
@@ -149,11 +149,14 @@ def _norm_backward(
     saved: _Saved,
     cotangent: Float[Array, "*rows dim"],
 ) -> tuple[Float[Array, "*rows dim"], Float[Array, "dim"], Float[Array, "dim"] | None]:
-    """With n the normed row and g its cotangent times the scale, the gradient of the
-    row is (g - mean(g) - n mean(g n)) / deviation; mean(g) only if centred.
+    """Gradients of a norm.
 
-    The barriers make three passes over two narrow arrays: means, gradient, sums of
-    columns. XLA would fuse more, then write and read float32 copies of both.
+    With n the normalised row and g the cotangent times the scale, the gradient of the
+    row is (g - mean(g) - n mean(g n)) / deviation, without mean(g) if not centred.
+
+    The barriers enforce three passes over two arrays in the dtype of `x`: means,
+    gradient, sums of columns. XLA would fuse more, but write and read float32 copies of
+    both.
     """
     cotangent = jax.lax.optimization_barrier(cotangent)
     normed, wide = saved.normed(), _at_least_float32(cotangent)
@@ -176,7 +179,7 @@ _norm.defvjp(_norm_forward, _norm_backward)
 
 
 def _differentiate_from_inputs(wide: Callable[..., Array]) -> Callable[..., Array]:
-    """An elementwise function whose gradient is computed from its inputs alone."""
+    """Makes an elementwise function save only its inputs for the backward pass."""
 
     @jax.custom_vjp
     def narrow(*inputs: Array) -> Array:
@@ -212,9 +215,9 @@ def geglu(
 def tanh_geglu(
     gate: Float[Array, "*shape"], up: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """The same with GELU's tanh form, which transformers calls gelu_new."""
-    # 1 + tanh(u) as 2 sigmoid(2u), which reaches 1 where XLA's tanh ends just below it:
-    # the slope would multiply that gap by gate cubed.
+    """`gelu(gate) * up` with GELU's tanh approximation (transformers' gelu_new)."""
+    # 1 + tanh(u) is computed as 2 sigmoid(2u): XLA's tanh saturates just below 1, and
+    # the derivative would multiply that error by gate cubed.
     slope = math.sqrt(8 / math.pi)
     return gate * jax.nn.sigmoid(slope * (gate + 0.044715 * gate**3)) * up
 
@@ -237,10 +240,10 @@ _TAIL = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 @jax.custom_jvp
 def _normal_cdf(x: Array) -> Array:
-    """Of the standard normal distribution, to the last digit or two of float32.
+    """CDF of the standard normal distribution, to the last digit or two of float32.
 
-    XLA's erf takes a GPU longer than moving its argument does, and GELU's largest error
-    by it is larger; this shares its exponential with the derivative.
+    On a GPU, XLA's erf takes longer than moving its argument through memory, and makes
+    GELU's largest error larger. This shares an exponential with the derivative.
     """
     if x.dtype == jnp.float64:
         return 0.5 * jax.lax.erfc(-x * math.sqrt(0.5))
@@ -261,5 +264,5 @@ def _normal_density(
 
 
 def _at_least_float32(x: Array) -> Array:
-    """`x` in float32, or in float64 if it is that."""
+    """`x` in float32, or unchanged if it is float64."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))

@@ -1,4 +1,4 @@
-"""Which tokens are real and attend to each other, and prefixes that rows share."""
+"""Descriptions of padding and packing, and rows that share a prefix."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ALL = slice(None)
 
 
 class Padding(NamedTuple):
-    """Which tokens may be attended to, in at most one of three forms (none: all)."""
+    """Which tokens may be attended to, in one of three forms (none is given: all)."""
 
     mask: Bool[Array, "batch length"] | None = None
     """Which tokens are real."""
     lengths: Int[Array, "batch"] | None = None
-    """Number of real tokens at the front of each row."""
+    """Number of real tokens at the start of each row."""
     segments: Int[Array, "batch length"] | None = None
-    """Id of the text that each token belongs to and attends within; 0 is padding."""
+    """Id of each token's text, within which it attends; 0 is padding."""
 
     def check(self) -> None:
         """Raises ValueError if more than one form is given."""
@@ -33,9 +33,9 @@ class Padding(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Tokens of a batch whose rows share a prefix.
+    """The tokens of a batch whose rows share a prefix.
 
-    Token-wise functions are computed once for the prefix: `jax.tree.map(layer, rows)`.
+    `jax.tree.map(layer, rows)` applies a token-wise layer to the prefix only once.
     """
 
     front: Float[Array, "1 front dim"]
@@ -50,7 +50,7 @@ def join_front(
     """The tokens of each row in one array; an array is returned unchanged."""
     if not isinstance(x, Rows):
         return x
-    # In float32, so that the front's gradient is summed over rows in it.
+    # In float32, so that the prefix's gradient is summed over rows in float32.
     wide = x.front.astype(jnp.promote_types(x.front.dtype, jnp.float32))
     front = jnp.broadcast_to(wide, (x.own.shape[0], *x.front.shape[1:]))
     return jnp.concatenate([front.astype(x.own.dtype), x.own], axis=1)
@@ -71,10 +71,10 @@ def length_mask(
 def compact(
     mask: Bool[Array, "batch length"],
 ) -> tuple[Int[Array, "batch length"], Int[Array, "batch length"]]:
-    """The order that moves each row's real tokens to the front, and its inverse.
+    """The order that moves each row's real tokens to the start, and its inverse.
 
-    With `order`, `jnp.take_along_axis` makes any padding right padding, whose lengths
-    are `mask.sum(1)`; with `inverse` it undoes that.
+    `jnp.take_along_axis` with the order turns any padding into right padding, with
+    lengths `mask.sum(1)`; with the inverse it restores the original order.
     """
     order = jnp.argsort(~mask, axis=1, stable=True)
     return order, jnp.argsort(order, axis=1)

@@ -1,7 +1,7 @@
-"""Attention on TPU: JAX's splash attention, padded to what it needs.
+"""Attention on TPUs: JAX's splash attention, with inputs padded to its block sizes.
 
-Tested against XLA's attention in Pallas' interpret mode only; not run on a TPU. Block
-sizes are not tuned.
+It has been tested against XLA's attention in Pallas' interpret mode, but not on a TPU.
+Block sizes are not tuned.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ _LARGEST_BLOCK = 512
 def splash_refuses(
     q: Float[Array, "batch queries heads head_dim"], plain: bool
 ) -> str | None:
-    """Why splash attention cannot do it, if so; `plain` has no bias and no window.
+    """Reason why splash attention cannot run this, or None.
 
-    Its Pallas calls do not say how their results vary over a mesh, without which
-    `jax.shard_map` takes them with `check_vma=False` only (jax 0.10.2).
+    Its Pallas calls do not declare how their results vary over a mesh, so
+    `jax.shard_map` accepts them with `check_vma=False` only (jax 0.10.2).
+
+    Args:
+      q: queries.
+      plain: whether there is neither a bias nor a window.
     """
     if not plain:
         return "splash attention takes no bias and no window"
@@ -45,11 +49,11 @@ def splash_attention(
     causal: bool,
     scale: float,
 ) -> Float[Array, "batch queries heads head_dim"]:
-    """Attention of queries that stand at the keys' positions from `start` on.
+    """Computes attention of queries at the keys' positions from `start` on.
 
-    Every form of padding becomes segment ids, of which 0 is padding's. Positions that
-    are added, to fill blocks, are padding as well: tokens there read each other, so
-    that no row of scores is empty. Head dimensions are filled up with zeros.
+    Every form of padding is converted to segment ids, where 0 is padding. Positions
+    added to fill blocks are padding as well; padding attends to padding, so that no row
+    of scores is empty. Head dimensions are padded with zeros.
     """
     queries, dim = q.shape[1], q.shape[3]
     ids = _segment_ids(padding, k.shape[:2])
@@ -73,14 +77,14 @@ def _segment_ids(
 
 
 def _filled(x: jax.Array, axis: int) -> jax.Array:
-    """Zeros added behind, up to a multiple of a vector register's lanes."""
+    """Pads an axis with zeros to a multiple of a vector register's lanes."""
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, -x.shape[axis] % _LANES)
     return jnp.pad(x, widths)
 
 
 def _block(length: int) -> int:
-    """The largest block that divides a length."""
+    """The largest block size that divides a length."""
     blocks = range(_LANES, _LARGEST_BLOCK + 1, _LANES)
     return max(block for block in blocks if length % block == 0)
 
@@ -94,8 +98,8 @@ def _splash(
     start: int,
     causal: bool,
 ) -> Float[Array, "batch heads queries head_dim"]:
-    """The kernel, row by row; sizes are multiples of 128, `q` is scaled."""
-    # Pallas takes a second to load, and only this function needs it.
+    """Runs the kernel row by row; sizes are multiples of 128, and `q` is scaled."""
+    # Importing Pallas takes a second, and only this function needs it.
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     shape = (q.shape[2], k.shape[2])
@@ -116,7 +120,7 @@ def _splash(
 
     def row(q, k, v, of_queries, of_keys):
         read = kernel(q, k, v, splash.SegmentIds(of_queries, of_keys))
-        assert isinstance(read, jax.Array)  # Residuals were not asked for.
+        assert isinstance(read, jax.Array)  # No residuals were requested.
         return read
 
     return jax.vmap(row)(q, k, v, of_queries, of_keys)

@@ -1,8 +1,7 @@
-"""What kernels of our own for NVIDIA GPUs share: Pallas, compiled by Triton.
+"""Shared parts of our kernels for NVIDIA GPUs, written in Pallas, compiled by Triton.
 
-They are chosen under `jax.shard_map` alone, as in training and encoding. XLA does not
-split them over devices: of sharded arrays under plain `jax.jit` each device would
-gather all.
+They are used only under `jax.shard_map`, as in training and encoding. XLA cannot
+partition them: under plain `jax.jit`, each device would gather all of a sharded array.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from cdejax.runtime.platforms import platform
 def call_triton(
     kernel: Callable[..., None], *, warps: int, stages: int, **call: Any
 ) -> Callable[..., Any]:
-    """`pallas_call` of a kernel; interpreted, slowly, unless it is for a GPU."""
-    # Pallas takes a second to load.
+    """`pallas_call` of a kernel, in the slow interpret mode if there is no GPU."""
+    # Importing Pallas takes a second.
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton as plgpu
 
@@ -30,13 +29,16 @@ def call_triton(
 
 
 def one_devices_part(x: Shaped[Array, "..."]) -> bool:
-    """Whether this is what one device holds, under a `jax.shard_map` that checks it."""
+    """Whether `x` is one device's part of an array, inside `jax.shard_map`.
+
+    It is known only if that `shard_map` checks varying axes (`check_vma`).
+    """
     return bool(jax.typeof(x).manual_axis_type.varying)
 
 
 def result(
     x: Shaped[Array, "..."], shape: tuple[int, ...], dtype: Any
 ) -> jax.ShapeDtypeStruct:
-    """A kernel's result, which varies over the mesh axes that `x` varies over."""
+    """Type of a kernel's result, which varies over the same mesh axes as `x`."""
     kind = jax.typeof(x).manual_axis_type
     return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=kind)

@@ -1,10 +1,11 @@
 """Attention of packed rows on NVIDIA GPUs: a Triton kernel, written in Pallas.
 
-To cuDNN segments are an additive mask: it reads whole rows and writes the gradient of
-the mask, which nobody asked for. Here a block of queries reads the blocks in which its
-own texts stand (FlashAttention-2, arXiv 2307.08691, with blocks left out), straight
-from the array that one projection to queries, keys and values wrote; the backward pass
-writes such an array. Without rotary positions nothing is copied in between.
+cuDNN's kernel takes segments as an additive mask: it reads whole rows and also computes
+the gradient of the mask, which is not needed. Here, a block of queries reads only the
+blocks of keys that contain its own texts (FlashAttention-2, arXiv 2307.08691, with
+blocks skipped). It reads queries, keys and values directly from the output of their
+fused projection, and the backward pass writes an array of that layout. Without rotary
+positions, nothing is copied in between.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from cdejax.models.kernels.triton import call_triton, result
 from cdejax.runtime.platforms import platform
 
 BLOCK = 64
-"""Positions that are read at a time; a row's width is a multiple."""
+"""Number of positions per block; the width of a row must be a multiple of it."""
 _NEVER = -1e30
-"""Score of a key of another text: finite, so that no difference is NaN."""
+"""Score of a key of another text: finite, so that differences are not NaN."""
 _LOG2_E = math.log2(math.e)
 _WARPS = 4
 _STAGES = 2, 3
-"""Of the forward and the backward pass, like the block the fastest on an H200."""
+"""Pipeline stages of the forward and of the backward pass. These and the block size are
+the fastest on an H200."""
 
 
 def triton_refuses(
@@ -38,7 +40,10 @@ def triton_refuses(
     plain: bool,
     causal: bool,
 ) -> str | None:
-    """Why this kernel cannot do it, if so; `plain` has no bias and no window."""
+    """Reason why this kernel cannot run, or None.
+
+    `plain` is whether there is neither a bias nor a window.
+    """
     if not plain or causal or padding.segments is None:
         return "Triton attention takes segments, without a bias, window or order"
     if q.shape != k.shape or q.dtype != k.dtype:
@@ -62,10 +67,11 @@ def triton_attention(
     *,
     scale: float,
 ) -> Float[Array, "batch length heads head_dim"]:
-    """Attention of each token to those of its own segment; padding (0) reads padding.
+    """Computes attention of each token to the tokens of its own segment.
 
-    Interpreted, slowly, where there is no GPU. XLA leaves out the concatenation where
-    `q`, `k` and `v` were split from one array, and the same in the backward pass.
+    Padding (segment 0) attends to padding. Without a GPU, the slow interpret mode is
+    used. XLA removes the concatenation if `q`, `k` and `v` were split from one array,
+    and likewise in the backward pass.
     """
     flat = [x.reshape(*x.shape[:2], -1) for x in (q, k, v)]
     qkv = jnp.concatenate(flat, axis=-1).reshape(*q.shape[:2], 3, *q.shape[2:])
@@ -82,13 +88,13 @@ def _packed(
 
 
 class _Saved(NamedTuple):
-    """What the backward pass needs."""
+    """Values saved for the backward pass."""
 
     qkv: Float[Array, "batch length 3 heads head_dim"]
     segments: Int[Array, "batch length"]
     read: Float[Array, "batch length heads head_dim"]
     total: Float[Array, "batch heads length"]
-    """Logarithm to base 2 of each query's sum of exponentiated scores."""
+    """Base-2 logarithm of each query's sum of exponentiated scores."""
 
 
 def _forward(
@@ -178,7 +184,7 @@ def _forward_kernel(
     *,
     scale: float,
 ) -> None:
-    """What one block of queries reads."""
+    """Computes the attention output of one block of queries."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton as plgpu
 
@@ -218,10 +224,11 @@ def _backward_kernel(
     *,
     scale: float,
 ) -> None:
-    """Gradients of one block of positions: of its keys and values, then its queries.
+    """Computes the gradients of a block's keys and values, then of its queries.
 
-    With weights w and their cotangent c, scores have the gradient w (c - along), where
-    along is a query's sum of w c: that of its output and the output's cotangent.
+    With weights w and their cotangent c, the gradient of the scores is w (c - along),
+    where along is a query's sum of w c, which equals the dot product of its output and
+    the output's cotangent.
     """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton as plgpu
@@ -266,9 +273,12 @@ def _backward_kernel(
 def _blocks_met(
     segments: Int[Array, "batch length"],
 ) -> tuple[Int[Array, "batch blocks"], Int[Array, "batch blocks"]]:
-    """For each block: the first block with tokens of its texts, and one past the last.
+    """For each block, the range of blocks that contain tokens of its texts.
 
-    Its own is among them, so that no range is empty.
+    Ranges include the block itself, so none is empty.
+
+    Returns:
+      The first block of each range, and one past the last.
     """
     batch, length = segments.shape
     blocks = length // BLOCK

@@ -1,8 +1,8 @@
 """Layer norm of a sum on NVIDIA GPUs: a Triton kernel, written in Pallas.
 
-Memory bounds it. Rows stay in registers, so the forward pass reads the two summands and
-writes their sum and its norm, once each; the backward pass reads the sum and the
-cotangent and writes the gradient. XLA reads a row anew for each of its means, and
+It is bound by memory bandwidth. Rows stay in registers, so the forward pass reads the
+two summands and writes their sum and its norm, once each; the backward pass reads the
+sum and the cotangent and writes the gradient. XLA reads a row again for each mean, and
 copies a summand that a matrix product adds to its own result.
 """
 
@@ -18,31 +18,31 @@ from jaxtyping import Array, Float
 from cdejax.models.kernels.triton import call_triton, one_devices_part, result
 
 _WIDEST = 4096
-"""Features at most of a row that stays in registers."""
+"""Maximum number of features of a row, which has to fit in registers."""
 _WARP = 1024
-"""Elements of each array that a warp holds at a time, in registers."""
+"""Number of elements of each array that a warp holds in registers at a time."""
 _ROWS = 32
-"""Rows of one program of the backward pass, which sums over them by itself."""
+"""Number of rows per program of the backward pass, over which it sums."""
 
 
 def triton_takes(
     x: Float[Array, "*rows dim"], added: Float[Array, "*rows dim"]
 ) -> bool:
-    """Whether these summands are ones that the kernel is for."""
+    """Whether the kernel supports these summands."""
     alike = jax.typeof(x) == jax.typeof(added)
     narrow = x.dtype in (jnp.bfloat16, jnp.float16) and x.shape[-1] <= _WIDEST
     return one_devices_part(x) and alike and narrow and x.size > 0
 
 
 class _Saved(NamedTuple):
-    """What the backward pass needs."""
+    """Values saved for the backward pass."""
 
     total: Float[Array, "rows dim"]
-    """The sum of both summands, rounded as they are."""
+    """The sum of the two summands, in their dtype."""
     scale: Float[Array, "dim"]
     mean: Float[Array, "rows"]
     inverse: Float[Array, "rows"]
-    """1 over the deviation."""
+    """Reciprocal of the standard deviation."""
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -53,9 +53,9 @@ def triton_add_norm(
     bias: Float[Array, "dim"],
     eps: float,
 ) -> Float[Array, "rows dim"]:
-    """Layer normalisation of `x + added`; interpreted, slowly, without a GPU.
+    """Layer normalisation of `x + added`, in the slow interpret mode without a GPU.
 
-    Scale and bias have one dtype. It can be differentiated once.
+    Scale and bias must have the same dtype. It can be differentiated only once.
     """
     return _forward(x, added, scale, bias, eps)[0]
 
@@ -137,7 +137,7 @@ def _forward_kernel(
     dim: int,
     eps: float,
 ) -> None:
-    """Some rows at once."""
+    """Computes a few rows at once."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton as plgpu
 
@@ -176,7 +176,7 @@ def _backward_kernel(
     dim: int,
     together: int,
 ) -> None:
-    """Many rows, some at once; the formula is that of `elementwise`."""
+    """Computes many rows, a few at a time; the formula is that of `elementwise`."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton as plgpu
 
@@ -210,6 +210,6 @@ def _backward_kernel(
 
 
 def _block(dim: int) -> tuple[int, int, int]:
-    """Features of a row, filled up to a power of two, rows at a time, and warps."""
+    """Features per row, padded to a power of two; rows at a time; number of warps."""
     width = 1 << (dim - 1).bit_length()
     return width, min(max(_WARP // width, 1), _ROWS), max(width // _WARP, 1)

@@ -1,4 +1,4 @@
-"""XLA's and cuDNN's attention kernels, with the same description of masking."""
+"""XLA's and cuDNN's attention kernels, with a common description of padding."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def xla_attention(
     causal: bool,
     scale: float,
 ) -> Float[Array, "batch queries heads head_dim"]:
-    """XLA attention, which supports all options.
+    """Computes attention with XLA's kernel, which supports all options.
 
-    `start` is the position of the first query among those of the keys.
+    `start` is the position of the first query among the keys.
     """
     queries = slice(start, start + q.shape[1])
     later = causal and start > 0
@@ -35,7 +35,7 @@ def xla_attention(
         v,
         with_batch_axis(bias, q.dtype),
         readable_keys(padding, visible, queries, k.shape[1], causal=later),
-        # JAX counts both queries and keys from 0 there.
+        # With `is_causal`, JAX counts both queries and keys from 0.
         is_causal=causal and not later,
         scale=scale,
         implementation="xla",
@@ -60,7 +60,7 @@ def cudnn_refuses(
     if later_causal:
         return "cuDNN attention is causal for queries from the first position on only"
     if q.shape[1] % 2 or k.shape[1] % 2:
-        # By lengths it would do for a forward pass alone (jax 0.11.2).
+        # With lengths, a forward pass without gradients would work (jax 0.11.2).
         return "cuDNN attention has gradients for even numbers of positions only"
     return None
 
@@ -75,20 +75,20 @@ def cudnn_attention(
     causal: bool,
     scale: float,
 ) -> Float[Array, "batch queries heads head_dim"]:
-    """cuDNN attention, for lengths of queries (from `start` on) and keys, or segments.
+    """Computes attention with cuDNN's kernel, given lengths or segments.
 
-    Segments become a mask. JAX passes it to cuDNN as an additive bias
-    [batch, 1, queries, keys] in the dtype of `q` and, in the backward pass, has it
-    compute that bias's gradient as well, which is never used (jax 0.10.2:
-    `should_export_dbias` is always true, and no public argument turns it off). That is
-    the cost of segments here; lengths are free.
+    Segments are converted to a mask. JAX passes it to cuDNN as an additive bias
+    [batch, 1, queries, keys] in the dtype of `q`, and its backward pass also computes
+    that bias's gradient, which is never used (jax 0.10.2: `should_export_dbias` is
+    always true, and no public argument turns it off). This makes segments slower here;
+    lengths cost nothing.
     """
     of_queries = of_keys = segments = None
     if padding.segments is not None:
         queries = slice(start, start + q.shape[1])
         segments = readable_keys(padding, None, queries, k.shape[1])
     if padding.lengths is not None:
-        # A row of length 0 reads its first padding token: finite, and unused.
+        # A row of length 0 attends to its first padding token: finite, and unused.
         of_keys = jnp.maximum(padding.lengths, 1)
         of_queries = jnp.clip(padding.lengths - start, 1, q.shape[1])
     return jax.nn.dot_product_attention(
@@ -107,7 +107,7 @@ def cudnn_attention(
 def with_batch_axis(
     bias: Float[Array, "*batch heads queries keys"] | None, dtype: DTypeLike
 ) -> Float[Array, "#batch heads queries keys"] | None:
-    """A bias with a batch axis."""
+    """Adds a batch axis to a bias that has none, and casts it."""
     if bias is None:
         return None
     return (bias if bias.ndim == 4 else bias[None]).astype(dtype)
@@ -123,8 +123,8 @@ def readable_keys(
 ) -> Bool[Array, "#batch 1 #queries keys"] | None:
     """Which keys each query attends to; None for all.
 
-    Those are the real and visible keys of its own text and, if causal, at its own
-    position or before.
+    A query attends to the real and visible keys of its own text and, if causal, only to
+    those at or before its own position.
     """
     parts = []
     if padding.mask is not None:

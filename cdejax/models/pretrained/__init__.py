@@ -1,1 +1,1 @@
-"""Models from Hugging Face folders, and back."""
+"""Models from Hugging Face folders, and their configurations and weights back."""

@@ -1,4 +1,4 @@
-"""Configurations: Hugging Face's `config.json` to ours and back."""
+"""Configurations: from Hugging Face's `config.json` to ours and back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CONTEXTUAL_FIXED = {
     "transductive_tie_token_embeddings": False,
     "transductive_tokens_per_document": 1,
 }
-"""Keys of published checkpoints of which we compute one value only."""
+"""Keys of published checkpoints for which only one value is supported."""
 _CONTEXTUAL_KEYS = {
     "context_size": "transductive_corpus_size",
     "soft_tokens": "soft_tokens",
@@ -33,26 +33,30 @@ _ROTARY = ("none", "sequence")
 
 
 def encoder_config(raw: Raw, source: str) -> Any:
-    """The encoder that a `config.json` describes, as one of our configurations.
+    """The configuration of the encoder that a `config.json` describes.
 
     Args:
-      raw: its content.
-      source: its name, for messages.
+      raw: the contents of the file.
+      source: the file, for messages.
 
     Raises:
-      ValueError: another architecture, a variant that we do not compute, a size that is
-        missing, or a value that `typed` refuses.
+      ValueError: the architecture or variant is not supported, a size is missing, or
+        `check_value` refuses a value.
     """
     return architecture(raw, source).read(raw, source)
 
 
 def with_preset(raw: Raw, name: str | None, source: str) -> dict[str, Any]:
-    """A contextual `config.json` with what a preset adds where it is silent.
+    """Completes a contextual `config.json` with the missing keys from a preset.
+
+    Args:
+      raw: the contents of the file; its own values take precedence.
+      name: the preset, or None.
+      source: the file, for messages.
 
     Raises:
-      ValueError: an unknown preset, one of another architecture, or none and no
-        `backbone_config`, as in published checkpoints, which differ in their forward
-        pass.
+      ValueError: the preset is unknown or is of another architecture; or there is
+        neither a preset nor `backbone_config`, which published checkpoints lack.
     """
     if name is not None:
         found = preset(name)
@@ -77,16 +81,16 @@ def with_preset(raw: Raw, name: str | None, source: str) -> dict[str, Any]:
 
 
 def contextual_config(raw: Raw, null_embedding: bool, source: str) -> ContextualConfig:
-    """The switches of a contextual model.
+    """The settings of a contextual model.
 
     Args:
-      raw: its `config.json`, complete (see `with_preset`).
-      null_embedding: whether the weights hold a null vector.
-      source: its name, for messages.
+      raw: the contents of its `config.json`, complete (see `with_preset`).
+      null_embedding: whether the model has a null vector.
+      source: the file, for messages.
 
     Raises:
-      ValueError: a key is missing, a value is one that `typed` refuses, or a variant
-        that we do not compute.
+      ValueError: a key is missing, `check_value` refuses a value, or the variant is not
+        supported.
     """
     require_values(raw, _CONTEXTUAL_FIXED, source)
     fields = {f.name: f for f in dataclasses.fields(ContextualConfig)}
@@ -117,7 +121,7 @@ def contextual_config(raw: Raw, null_embedding: bool, source: str) -> Contextual
 
 
 def _instruction_end(raw: Raw, source: str) -> int | None:
-    """The token that ends a prefix, where prefixes are kept out of the pool."""
+    """Id of the token that ends a prefix, or None if prefixes are pooled."""
     key = "pool_ignore_instruction_tokens"
     if not check_value(raw.get(key) or False, False, key, source):
         return None
@@ -131,7 +135,12 @@ def _instruction_end(raw: Raw, source: str) -> int | None:
 
 
 def stage_configs(raw: Raw, source: str) -> tuple[Any, Any]:
-    """Encoders of the first and second stage of a contextual model."""
+    """Configurations of the encoders of both stages of a contextual model.
+
+    Raises:
+      ValueError: as for `encoder_config`, or a limit of layers is not from 1 to the
+        number of layers.
+    """
     config = encoder_config(raw["backbone_config"], f"{source}: backbone_config")
     most = config.num_hidden_layers
 
@@ -147,12 +156,16 @@ def stage_configs(raw: Raw, source: str) -> tuple[Any, Any]:
 
 
 def encoder_config_dict(config: Any) -> dict[str, Any]:
-    """`config.json` of an encoder, as transformers' native classes read it."""
+    """The `config.json` of an encoder, as transformers' native classes read it."""
     return {**architecture_of(config).write(config), "dtype": "float32"}
 
 
 def contextual_config_dict(model: SecondStage) -> dict[str, Any]:
-    """`config.json` of a contextual encoder: CDE's keys, the backbone, our switches."""
+    """The `config.json` of a contextual encoder: CDE's keys, the backbone and ours.
+
+    Raises:
+      ValueError: the stages' encoders differ in more than their number of layers.
+    """
     configs = [encoder.config for encoder in model.encoders.values()]
     first, second = configs[0], configs[-1]
     most = max(first.num_hidden_layers, second.num_hidden_layers)

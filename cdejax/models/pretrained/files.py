@@ -1,4 +1,4 @@
-"""An encoder's `config.json`, and weights from safetensors through NumPy."""
+"""Reads an encoder's `config.json`, and weights from safetensors as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # it also gives NumPy the bfloat16 that safetensors asks for
+import ml_dtypes  # also registers bfloat16 with NumPy, for safetensors
 import numpy as np
 from jaxtyping import Shaped
 
@@ -17,21 +17,21 @@ from cdejax.folders.reading import is_file, list_files, opened, read_json
 
 _WEIGHTS = "model.safetensors"
 FLOATS = (np.float32, np.float16, np.float64, ml_dtypes.bfloat16)
-"""Types of weights that are read."""
+"""Supported dtypes of weights."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """An encoder's `config.json`, with the arguments that its module adds to it.
+    """Reads an encoder's `config.json`, with the `config_args` of its module added.
 
     Raises:
-      ValueError: it is missing or not an object, has a refused key, or the folder
-        holds an adapter.
+      ValueError: the file is missing or not a JSON object, a key is not supported, or
+        the folder holds an adapter.
     """
     _refuse_adapters(folder)
     raw, given = read_json(folder / "config.json"), arguments(folder, "config")
     unsaid = [key for key in given if key not in raw and key not in key_names(ENCODER)]
-    if unsaid:  # transformers takes it where its class has such a setting
+    if unsaid:  # transformers accepts it if its class has such a setting
         raise ValueError(
             f"{settings_file(folder)}: config_args: {unsaid[0]} is "
             f"{given[unsaid[0]]!r:.60}, which config.json does not have; write it there"
@@ -41,7 +41,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _refuse_adapters(folder: Path) -> None:
-    """Raises ValueError if a folder holds an adapter, which both libraries apply."""
+    """Raises ValueError if a folder holds an adapter.
+
+    transformers and sentence-transformers would apply it; we do not.
+    """
     file = folder / "adapter_config.json"
     if is_file(file):
         raise ValueError(
@@ -52,7 +55,7 @@ def _refuse_adapters(folder: Path) -> None:
 
 
 def weights_file(folder: Path) -> Path:
-    """Where a folder's weights stand, or are to stand: in one file, or its index."""
+    """Path of a folder's weights: `model.safetensors`, or the index of its shards."""
     whole, index = folder / _WEIGHTS, folder / f"{_WEIGHTS}.index.json"
     return index if is_file(index) and not is_file(whole) else whole
 
@@ -60,15 +63,15 @@ def weights_file(folder: Path) -> Path:
 def read_tensors(
     folder: Path, *, content: bool = True
 ) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """All tensors of `model.safetensors`, or of the files that its index names.
+    """Reads all tensors of `model.safetensors`, or of the shards that its index names.
 
     Args:
-      folder: the folder.
-      content: read the values; otherwise names, shapes and types alone are right, and
-        the tensors are zeros that take no memory.
+      folder: the folder with the weights.
+      content: whether to read the values; otherwise the tensors have the right names,
+        shapes and dtypes, but are zeros that take no memory.
 
     Raises:
-      ValueError: a file is missing or damaged, index and files do not agree, or there
+      ValueError: a file is missing or damaged, index and shards do not agree, or there
         are only pickled weights.
     """
     file = weights_file(folder)
@@ -92,7 +95,7 @@ def _load(path: Path, content: bool) -> dict[str, Shaped[np.ndarray, "..."]]:
         with safe_open(opened(path), framework="np") as file:
             read = file.get_tensor if content else partial(_zeros, file)
             return {name: read(name) for name in file.keys()}  # noqa: SIM118
-    except (AttributeError, KeyError) as error:  # of types that NumPy does not have
+    except (AttributeError, KeyError) as error:  # a dtype that NumPy does not have
         raise ValueError(
             f"{path}: a tensor is of a type that cdejax does not read ({error}); save "
             "the weights in float32, bfloat16 or float16"
@@ -104,7 +107,7 @@ def _load(path: Path, content: bool) -> dict[str, Shaped[np.ndarray, "..."]]:
 
 
 def _zeros(file: Any, name: str) -> Shaped[np.ndarray, "..."]:
-    """Zeros of a stored tensor's shape and type, all in one place of memory."""
+    """Zeros with a stored tensor's shape and dtype that share one memory location."""
     part = file.get_slice(name)
     shape = part.get_shape()
     few = part[:0] if shape else file.get_tensor(name)
@@ -112,7 +115,7 @@ def _zeros(file: Any, name: str) -> Shaped[np.ndarray, "..."]:
 
 
 def _load_shards(index: Path, content: bool) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """Joins the files of an index, which must hold what it says and nothing twice."""
+    """Reads the shards of an index; each must hold exactly the tensors it lists."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(
         isinstance(name, str) and Path(name).name == name for name in places.values()

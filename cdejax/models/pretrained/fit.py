@@ -1,4 +1,4 @@
-"""Whether a checkpoint's tensors are those that a model takes; if not, what to do."""
+"""Checks that a checkpoint's tensors fit a model; if not, says what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cdejax.models.checkpoints.table import Tensors
 from cdejax.models.pretrained.files import FLOATS
 
 _SHOWN = 3
-"""Tensors of each kind that a message names."""
+"""Maximum number of tensors that a message names for each kind of fault."""
 _MISSING, _UNEXPECTED = "missing", "unexpected"
 _SHAPE, _TYPE = "of another shape", "not of floats"
 
@@ -16,16 +16,16 @@ _SHAPE, _TYPE = "of another shape", "not of floats"
 def check_fit(
     shapes: Mapping[str, tuple[int, ...]], tensors: Tensors, source: str
 ) -> None:
-    """Refuses tensors that are not those expected.
+    """Raises ValueError unless tensors have the expected names, shapes and dtypes.
 
     Args:
-      shapes: name and shape of each tensor that the model takes.
-      tensors: those that are there.
+      shapes: name and shape of each tensor that the model expects.
+      tensors: the tensors of the checkpoint.
       source: their file, for messages.
 
     Raises:
-      ValueError: in one line, how many tensors are missing, unexpected, of another
-        shape or type, the first of each by name, and the likely cause.
+      ValueError: some are missing, unexpected, or of another shape or dtype; one line
+        with the number of each, the names of the first ones, and the likely cause.
     """
     both = [name for name in tensors if name in shapes]
     found = {
@@ -58,8 +58,10 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _advice(kinds: set[str]) -> str:
-    """The likely cause of some kinds of fault, and the remedy."""
-    if _TYPE in kinds:  # scales beside them are unexpected, packed ones of other shape
+    """The likely cause of these kinds of fault, and the remedy."""
+    # Quantised checkpoints have unexpected scales and packed tensors of other shapes,
+    # too, so this comes first.
+    if _TYPE in kinds:
         return (
             "They seem to be quantised: save them in float32, bfloat16 or float16, "
             "without quantisation"

@@ -1,4 +1,4 @@
-"""Models from Hugging Face folders: safetensors only, no network, no remote code."""
+"""Loads models from Hugging Face folders: safetensors only, without remote code."""
 
 from __future__ import annotations
 
@@ -55,28 +55,29 @@ def from_pretrained(
     remat: bool = False,
     weights: bool = True,
 ) -> Model:
-    """Loads a model from a folder, whose weights may be sharded or 16-bit safetensors.
+    """Loads a model from a folder; its safetensors may be sharded or 16-bit.
 
     Args:
-      folder: a Hugging Face folder of any architecture of the registry, with or without
-        sentence-transformers' files, or an export of ours. A plain folder gives a
-        biencoder with mean pooling. `package:MODULE/FOLDER` and `hf:OWNER/NAME`
-        (fetched, once) are folders as well: see `cdejax.folders.paths.resolve_folder`.
-      layers: keep the first layers only (biencoders).
-      dtype: of the activations; parameters are float32.
-      preset: for published CDE checkpoints, whose config.json does not tell their
-        forward pass (see `presets`); what it does tell comes first.
+      folder: a Hugging Face folder of any supported architecture, with or without
+        sentence-transformers' files, or one of our exports. A folder without them is
+        loaded as a biencoder with mean pooling. `package:MODULE/FOLDER` and
+        `hf:OWNER/NAME` (downloaded once) are supported as well: see
+        `cdejax.folders.paths.resolve_folder`.
+      layers: number of layers to keep, from the first (biencoders only; default: all).
+      dtype: dtype of the activations; parameters are float32.
+      preset: forward pass of a published CDE checkpoint whose config.json does not
+        specify it (see `presets`); keys that are in config.json take precedence.
       remat: recompute activations in the backward pass (gradient checkpointing).
-      weights: read the encoder's weights; otherwise its parameters stay abstract
-        (`jax.ShapeDtypeStruct`), and only the headers of their files are read.
+      weights: whether to read the encoder's weights; otherwise its parameters stay
+        abstract (`jax.ShapeDtypeStruct`), and only the headers of the files are read.
 
     Returns:
-      A biencoder, or for `"architecture": "transductive"` a contextual encoder, or a
-      baked one if the folder has a context baked in. Its `kind` says which.
+      A biencoder; or, for `"architecture": "transductive"`, a contextual encoder, or a
+      baked encoder if the folder has a baked-in context. `kind` tells them apart.
 
     Raises:
-      ValueError: a file is missing, damaged, of an unsafe format or an unsupported
-        architecture, a number makes no sense, or weights do not fit the configuration.
+      ValueError: a file is missing, damaged or of an unsafe format, the architecture is
+        not supported, a value is invalid, or the weights do not fit the configuration.
     """
     folder = resolve_folder(folder)
     contextual = is_file(folder / "config.json") and (
@@ -95,11 +96,11 @@ def from_pretrained(
 
 
 def config_dict(model: Encoder | Model) -> dict[str, Any]:
-    """What an export's `config.json` says of the model.
+    """The contents of a model's `config.json` in an export.
 
-    For a biencoder that is its encoder (pooling and head are modules of their own in
-    sentence-transformers); `architectures` and `auto_map` of a contextual model are
-    the exporter's.
+    For a biencoder, they describe its encoder: pooling and head are separate modules in
+    sentence-transformers. For a contextual model, the exporter adds `architectures` and
+    `auto_map`.
     """
     if isinstance(model, SecondStage):
         return contextual_config_dict(model)
@@ -170,7 +171,7 @@ def _contextual(
 
 
 def _check_depth(layers: int, tensors: int, source: str) -> None:
-    """Refuses far more layers than there are weights, before they are all built."""
+    """Raises ValueError, before layers are built, if there are more than tensors."""
     if layers > tensors:
         raise ValueError(
             f"{source}: num_hidden_layers is {layers}, but the weights have {tensors} "
@@ -179,7 +180,7 @@ def _check_depth(layers: int, tensors: int, source: str) -> None:
 
 
 def _abstract(build: Callable[[], M], source: str) -> M:
-    """What `build` makes, without its parameters; its complaints name the source."""
+    """Builds a model with abstract parameters; error messages name the source."""
     try:
         return nnx.eval_shape(build)
     except ValueError as error:
@@ -188,12 +189,13 @@ def _abstract(build: Callable[[], M], source: str) -> M:
 
 @functools.cache
 def _warn_of(config: ContextualConfig, source: str) -> None:
-    """Says, once for each folder, what a published forward pass does to its users."""
+    """Warns, once per folder, about side effects of a published forward pass."""
     if config.context_rotary == "sequence":
         _log.warning(
             "%s: embeddings depend on the order of the context, since this forward "
             "pass (context_rotary 'sequence') gives every context vector a position "
-            "of its own; keep one context, as it is, for index and queries",
+            "of its own; use the same context, in the same order, for index and "
+            "queries",
             source,
         )
     if not config.null_embedding:
@@ -211,7 +213,14 @@ def make_encoder(
     *,
     remat: bool = False,
 ) -> Encoder:
-    """A freshly initialised encoder of the configuration's architecture."""
+    """Makes a newly initialised encoder of the configuration's architecture.
+
+    Args:
+      config: an encoder configuration, such as a `BertConfig`.
+      rngs: random number generators that initialise the weights.
+      dtype: dtype of the activations.
+      remat: recompute activations in the backward pass (gradient checkpointing).
+    """
     return architecture_of(config).encoder(config, rngs, dtype, remat=remat)
 
 

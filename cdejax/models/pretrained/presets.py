@@ -1,10 +1,11 @@
-"""Forward passes of the published CDE checkpoints, which their files do not tell.
+"""Forward passes of the published CDE checkpoints, which their files do not specify.
 
 cde-small-v1 was trained by code that does not rotate the context and adds the
-token-type row to the text alone (`v1-train`), but its published code rotates all and
-adds the row to everything once more (`v1-hub`); neither has an output residual.
-cde-small-v2 (ModernBERT) places context at positions 0, 1, …, norms the text twice,
-keeps the prefix out of the pool and has the residual. All have one layout of weights.
+token-type embedding to the text only (`v1-train`). Its published code rotates all
+positions and adds the token-type embedding to all of them once more (`v1-hub`). Neither
+has an output residual. cde-small-v2 (ModernBERT) places context at positions 0, 1, …,
+normalises the text twice, does not pool the prefix, and has the residual. All use the
+same layout of weights.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ PresetName = Literal["v1-train", "v1-hub", "v2"]
 
 @dataclass(frozen=True)
 class Preset:
-    """What is so where a checkpoint's config.json is silent."""
+    """Defaults for a checkpoint's config.json."""
 
     backbone: Any
     """Sizes of both stages' encoders."""
     switches: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of config.json and their values."""
+    """Keys of config.json and their default values."""
 
 
 _PUBLISHED = {
@@ -63,7 +64,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def preset(name: str) -> Preset:
-    """The preset of that name; ValueError for an unknown one."""
+    """Returns the preset with a name; raises ValueError if it is unknown."""
     if name not in PRESETS:
         raise ValueError(f"preset {name!r} is not one of {get_args(PresetName)}")
     return PRESETS[name]

@@ -1,4 +1,4 @@
-"""What a Hugging Face folder says beside weights: prompts, limits, similarity."""
+"""Settings of a Hugging Face folder: prompts, length limits, similarity function."""
 
 from __future__ import annotations
 
@@ -22,37 +22,38 @@ _NAMES = {
 }
 _SETTINGS = "config_sentence_transformers.json"
 _LONGEST = 512
-_UNLIMITED = 10**6  # tokenizers without a limit say 10**30
+_UNLIMITED = 10**6  # tokenizers without a limit have 10**30
 _log = logging.getLogger(__name__)
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Where the first module of `modules.json` keeps its files: often `folder` itself.
+    """Folder of the first module in `modules.json`, which is often `folder` itself.
 
     Raises:
-      ValueError: `modules.json` is no list of modules.
+      ValueError: `modules.json` is not a list of modules.
     """
     return next((place for _, place in list_modules(folder)), folder)
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """A folder's settings, as `Embedder` and `export_model` take them.
+    """Reads a folder's settings, as `Embedder` and `export_model` take them.
 
-    `prompts` are all of `config_sentence_transformers.json`; `query` and `document`
+    `prompts` are those of `config_sentence_transformers.json`. `query` and `document`
     are added as sentence-transformers' `encode_query` and `encode_document` look them
-    up (`search_query`, and `search_document`, `passage` or `corpus` stand in for a name
-    that is not there; else the prompt is ""). `default_prompt_name`,
+    up: a missing `query` is `search_query`; a missing `document` is `search_document`,
+    `passage` or `corpus`; otherwise the prompt is "". `default_prompt_name`,
     `similarity_fn_name` (default: `cosine`) and `truncate_dim` come from the same file.
-    `normalized` says whether the last module is Normalize.
+    `normalized` is whether the last module is Normalize.
 
-    `max_length` comes from `sentence_bert_config.json`, else `max_seq_length` of
-    `config.json`; else it is the smaller of the tokenizer's `model_max_length` and the
-    encoder's positions, as in sentence-transformers, or 512 if neither is known.
-    Learned positions bound it; where a stated limit is above them, a warning says so.
-    `context_length` is that of a contextual encoder's first stage.
+    `max_length` comes from `sentence_bert_config.json`, or else from `max_seq_length`
+    in `config.json`. Otherwise it is the smaller of the tokenizer's `model_max_length`
+    and the encoder's number of positions, as in sentence-transformers, or 512 if
+    neither is known. It is at most the number of learned positions; a warning is logged
+    if a configured limit is larger. `context_length` is the maximum length of a
+    contextual encoder's context documents.
 
     Raises:
-      ValueError: a file is no JSON object, or a setting has no meaning.
+      ValueError: a file is not a JSON object, or a setting is invalid.
     """
     inner = transformer_folder(folder)
     settings = read_json_if_there(folder / _SETTINGS)
@@ -81,17 +82,22 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def read_prompts(folder: Path) -> dict[str, str]:
-    """A folder's prompts by name, `query` and `document` among them: see above.
+    """Reads a folder's prompts by name, including `query` and `document`.
+
+    See `read_settings`.
 
     Raises:
-      ValueError: the file that holds them is no JSON object, or they are no texts.
+      ValueError: the file is not a JSON object, or a prompt is not a string.
     """
     path = folder / _SETTINGS
     return _prompts(read_json_if_there(path), str(path))
 
 
 def _refuse_chats(folder: Path) -> None:
-    """Without modules, sentence-transformers puts every text into a chat template."""
+    """Raises ValueError for a chat template in a folder without modules.
+
+    sentence-transformers would format every text with it.
+    """
     if list_modules(folder):
         return
     templates = [
@@ -110,7 +116,7 @@ def _refuse_chats(folder: Path) -> None:
 
 
 def _limit(inner: Path, config: Mapping[str, Any]) -> int:
-    """The longest text, in tokens."""
+    """Maximum length of a text, in tokens."""
     source = settings_file(inner) or inner / "config.json"
     tokenizer = read_json_if_there(inner / "tokenizer_config.json") | arguments(
         inner, "tokenizer"
@@ -141,7 +147,7 @@ def _limit(inner: Path, config: Mapping[str, Any]) -> int:
 
 @functools.cache
 def _warn_of_limit(source: Path, limit: int, most: int) -> None:
-    """Says, once for each folder, that texts end sooner than a file says."""
+    """Warns, once per folder, that texts are truncated below the configured limit."""
     _log.warning(
         "%s: max_seq_length is %s, but the encoder has learned %s positions: texts "
         "are cut to %s tokens",
@@ -153,9 +159,9 @@ def _warn_of_limit(source: Path, limit: int, most: int) -> None:
 
 
 def _positions(config: Mapping[str, Any]) -> tuple[int | None, bool]:
-    """Positions that the encoder names, None for any number; whether it learned them.
+    """Number of positions (None if unlimited), and whether they are learned.
 
-    Where one of the keys has the wrong type, the model refuses it.
+    Values of the wrong type are ignored here; loading the model refuses them.
     """
     encoder = config.get("backbone_config")
     encoder = encoder if isinstance(encoder, dict) else config

@@ -1,4 +1,4 @@
-"""What sentence-transformers' files say: the encoder's folder, its pooling and head."""
+"""Reads sentence-transformers' files: the encoder's folder, its pooling and head."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MODES = {
     "weightedmean": "weightedmean",
     "last": "lasttoken",
 }
-"""Our names of poolings and theirs, in the order in which their flags are joined."""
+"""Our names of pooling modes and sentence-transformers', in the order of its flags."""
 FLAGS = {
     "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
@@ -51,14 +51,14 @@ FLAGS = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "last": "pooling_mode_lasttoken",
 }
-"""The flag of each mode in the older form of a pooling's `config.json`."""
+"""The flag of each mode in the older format of a pooling module's `config.json`."""
 _SIZES = ("embedding_dimension", "word_embedding_dimension")
-"""Newer and older name of the size of a token's vector."""
+"""The newer and the older key for the size of a token's vector."""
 _HEAD = ("Dense", "LayerNorm", "Normalize")
 _ENDS = ("module_input_name", "module_output_name")
 _LIBRARY = "sentence_transformers."
 _ROUTERS = ("Router", "Asym")
-# The settings that each module's class has in sentence-transformers.
+# The settings of each module's class in sentence-transformers.
 _SETTINGS = {
     "Pooling": ("pooling_mode", "include_prompt", *FLAGS.values(), *_SIZES),
     "Dense": (
@@ -76,23 +76,25 @@ class Modules:
     """A folder's modules."""
 
     encoder: Path
-    """Folder with the encoder's `config.json` and weights."""
+    """The folder with the encoder's `config.json` and weights."""
     pooling: Pooling = "mean"
     """How token states become one vector."""
     include_prompt: bool = True
     """Whether a prompt's tokens are pooled."""
     head: Head | Chain | None = None
-    """What follows, without Normalize at the end."""
+    """The modules after pooling, without a final Normalize."""
 
 
 def list_modules(folder: Path) -> list[tuple[str, Path]]:
-    """Class name and folder of each module in `modules.json`; none without the file.
+    """Class name and folder of each module in `modules.json`; empty without the file.
 
-    Versions of sentence-transformers differ in the path of a class, not in its name.
-    Classes of other packages, whose code comes with a folder, keep their path.
+    Classes of sentence-transformers are given without their module path, which differs
+    between versions. Classes of other packages, whose code comes with a folder, keep
+    theirs.
 
     Raises:
-      ValueError: the file is no list of modules, or one lies outside the folder.
+      ValueError: the file is not a list of modules, two modules have the same name, or
+        a module is outside the folder.
     """
     path = folder / "modules.json"
     if not is_file(path):
@@ -125,20 +127,22 @@ def _listed(module: Any, path: Path) -> tuple[str, Path]:
 
 
 def read_modules(folder: Path) -> Modules:
-    """Reads `modules.json` and what it names; without it, mean pooling.
+    """Reads the modules that `modules.json` lists; without it, uses mean pooling.
 
-    Understood are Transformer, Pooling, then Dense, LayerNorm and Normalize in any
-    number and order. Dense with GELU, then Dense without activation, are an MLP head.
+    Supported are Transformer and Pooling, followed by any number of Dense, LayerNorm
+    and Normalize in any order. A Dense with GELU followed by a Dense without activation
+    is read as an MLP head.
 
     Raises:
-      ValueError: any other module or setting, by name; weights that do not fit.
+      ValueError: a module or setting is not supported (the message names it), or
+        weights do not fit.
     """
     found = list_modules(folder)
     if not found:
         return Modules(folder)
     kinds = [kind for kind, _ in found]
     _refuse_routers(kinds, folder)
-    read_config(found[0][1])  # without it, say that first
+    read_config(found[0][1])  # if it is missing, report that first
     if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) - set(_HEAD):
         raise ValueError(
             f"{folder / 'modules.json'}: modules {kinds}, but cdejax reads Transformer "
@@ -166,7 +170,7 @@ def _refuse_routers(kinds: list[str], folder: Path) -> None:
 
 
 def _pooling(path: Path, encoder: Path) -> tuple[Pooling, int, bool]:
-    """Modes, size of a pooled vector, and whether prompts are pooled."""
+    """Pooling modes, size of a pooled vector, and whether prompts are pooled."""
     raw = read_json(path)
     _check_flags(raw, path)
     _warn_of_unknown(raw, "Pooling", path)
@@ -191,7 +195,7 @@ def _pooling(path: Path, encoder: Path) -> tuple[Pooling, int, bool]:
 
 
 def _check_flags(raw: dict[str, Any], path: Path) -> None:
-    """Refuses flags of poolings that are not computed, unless they are not set."""
+    """Raises ValueError if the flag of an unsupported pooling mode is set."""
     for key, value in raw.items():
         if not key.startswith("pooling_mode_"):
             continue
@@ -200,18 +204,19 @@ def _check_flags(raw: dict[str, Any], path: Path) -> None:
                 f"{path}: {key} is {value!r:.60}, a pooling that cdejax does not know; "
                 f"it computes {', '.join(FLAGS.values())}"
             )
-        if value not in (True, False, None):  # 1 and 0 are read as flags there, too
+        # sentence-transformers also accepts 1 and 0 as flags.
+        if value not in (True, False, None):
             raise ValueError(f"{path}: {key} is {value!r:.60}, not true or false")
 
 
 def _warn_of_unknown(raw: dict[str, Any], kind: str, path: Path) -> None:
-    """Says which settings of a module mean nothing here."""
+    """Warns about settings of a module that are ignored."""
     unknown = [
         key for key, value in raw.items() if value and key not in _SETTINGS[kind]
     ]
     if unknown:
         _log.warning(
-            "%s: no settings of a %s module, and ignored: %s",
+            "%s: settings that a %s module does not have are ignored: %s",
             path,
             kind,
             ", ".join(f"{key}: {raw[key]!r:.60}" for key in unknown),
@@ -219,13 +224,13 @@ def _warn_of_unknown(raw: dict[str, Any], kind: str, path: Path) -> None:
 
 
 def _flagged(raw: dict[str, Any], path: Path) -> list[str]:
-    """Modes whose flags are set; without any it is mean, as in their own reader."""
+    """Modes whose flags are set; if none is, mean, as in sentence-transformers."""
     modes = [MODES[mode] for mode, flag in FLAGS.items() if raw.get(flag)]
     unset = [flag for flag in FLAGS.values() if flag in raw]
     if unset and not modes:
         _log.warning(
-            "%s: no mode is set (%s), which means mean pooling, here as in "
-            "sentence-transformers; set the one that the model was trained with to "
+            "%s: no pooling mode is set (%s), so mean pooling is used, as in "
+            "sentence-transformers; set the mode that the model was trained with to "
             "true",
             path,
             ", ".join(f"{flag}: {raw[flag]!r}" for flag in unset),
@@ -234,13 +239,13 @@ def _flagged(raw: dict[str, Any], path: Path) -> list[str]:
 
 
 def _hidden_size(path: Path) -> int:
-    """Size of a token's vector, from an encoder's `config.json`."""
+    """The hidden size in an encoder's `config.json`."""
     raw = read_config(path.parent)
     return architecture(raw, str(path)).read(raw, str(path)).hidden_size
 
 
 def _read(kind: str, folder: Path, size: int) -> Module:
-    """A module of a head that gets vectors of a size, with its weights."""
+    """Reads a module of the head, with its weights; `size` is its input size."""
     path = folder / "config.json"
     bare = kind == "Normalize" and not is_file(path)
     raw = {} if bare else read_json(path)
@@ -264,7 +269,7 @@ def _read(kind: str, folder: Path, size: int) -> Module:
 def _dense(raw: dict[str, Any], path: Path) -> Dense:
     name = raw.get("activation_function", "torch.nn.Tanh")
     activation = str(name).rsplit(".", 1)[-1]
-    # their own loader takes classes of torch, nothing else
+    # sentence-transformers' loader only accepts classes of torch, too.
     if not str(name).startswith("torch.") or activation not in ACTIVATIONS:
         raise ValueError(
             f"{path}: activation_function {name!r} is none of torch's "
@@ -287,7 +292,7 @@ def _size(raw: dict[str, Any], key: str, path: Path) -> int:
 
 
 def _load(module: Module, folder: Path) -> None:
-    """Sets a module's parameters from its own folder."""
+    """Loads a module's parameters from its own folder."""
     tensors = read_tensors(folder)
     params = {
         ".".join(map(str, path)): param
@@ -308,7 +313,7 @@ def _load(module: Module, folder: Path) -> None:
 
 
 def _joined(modules: list[Module]) -> Head | Chain | None:
-    """The modules as one head: CDE's MLP where they are that."""
+    """The modules as one head: a `Head` if they are CDE's MLP, otherwise a `Chain`."""
     if not modules:
         return None
     plain = [m for m in modules if isinstance(m, Dense) and not m.residual]

@@ -1,4 +1,4 @@
-"""Weights: the tables of whole models, into and out of checkpoints."""
+"""Loads a model's weights from a checkpoint, and returns them as a checkpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WRAPPERS = (
 
 
 def table_of(model: Encoder | EmbeddingModel, *, published: bool = False) -> Table:
-    """The weights' table of an encoder or a model, see `EmbeddingModel.table`."""
+    """The table of an encoder's or model's weights, see `EmbeddingModel.table`."""
     if isinstance(model, EmbeddingModel):
         return model.table(published=published)
     return encoder_table(model, published=published)
@@ -33,12 +33,12 @@ def table_of(model: Encoder | EmbeddingModel, *, published: bool = False) -> Tab
 def encoder_tensors(
     found: Architecture, tensors: Tensors, source: str = "checkpoint"
 ) -> dict[str, Tensor]:
-    """A checkpoint's encoder alone: prefixes, pooler and pre-training heads removed.
+    """Returns a checkpoint's encoder tensors, without prefixes, pooler and heads.
 
-    Old names of norms (gamma, beta) become weight and bias, as transformers does it.
+    Old names of norms (gamma, beta) become weight and bias, as in transformers.
 
     Raises:
-      ValueError: a weight is there under two names, with different values.
+      ValueError: a weight has two names, with different values.
     """
     out: dict[str, Tensor] = {}
     origin: dict[str, str] = {}
@@ -61,11 +61,11 @@ def encoder_tensors(
 
 
 def strip_wrapper_prefixes(tensors: Tensors) -> dict[str, Tensor]:
-    """The tensors without a wrapper's prefix, where every name has it.
+    """Removes the prefixes of wrappers that all tensor names have.
 
-    Those of data parallelism (`module.`), `torch.compile` (`_orig_mod.`),
-    sentence-transformers (`0.auto_model.`, `0.model.`, `auto_model.`) and peft after a
-    merge (`base_model.model.`), in any order.
+    These are the prefixes of data parallelism (`module.`), `torch.compile`
+    (`_orig_mod.`), sentence-transformers (`0.auto_model.`, `0.model.`, `auto_model.`)
+    and peft after a merge (`base_model.model.`), in any order.
     """
     out = dict(tensors)
     while prefix := next(
@@ -78,7 +78,7 @@ def strip_wrapper_prefixes(tensors: Tensors) -> dict[str, Tensor]:
 def first_layers(
     found: Architecture, tensors: Tensors, layers: int
 ) -> dict[str, Tensor]:
-    """An encoder's tensors without the layers from number `layers` on."""
+    """Returns an encoder's tensors with only its first `layers` layers."""
     number = re.compile(rf"(?:{'|'.join(map(re.escape, found.layers))})\.(\d+)\.")
 
     def is_kept(name: str) -> bool:
@@ -89,10 +89,10 @@ def first_layers(
 
 
 def to_state_dict(model: Encoder | EmbeddingModel) -> dict[str, Tensor]:
-    """A model's weights as a checkpoint: float32, PyTorch's layout.
+    """Returns a model's weights as a checkpoint: float32, in PyTorch's layout.
 
-    Encoders and biencoders have transformers' native names (a biencoder's head is
-    `mlp.0`, `mlp.2`), contextual encoders the published layout of CDE.
+    Encoders and biencoders have transformers' native names (a biencoder's MLP head is
+    `mlp.0` and `mlp.2`); contextual encoders have the published layout of CDE.
     """
     params = _params(model)
     tensors: dict[str, Tensor] = {}
@@ -104,14 +104,19 @@ def to_state_dict(model: Encoder | EmbeddingModel) -> dict[str, Tensor]:
 def load_state_dict(
     model: Encoder | EmbeddingModel, tensors: Tensors, *, source: str = "checkpoint"
 ) -> None:
-    """Sets all of a model's parameters, in place, from a checkpoint.
+    """Sets all of a model's parameters in place from a checkpoint.
 
-    Half-precision tensors become float32. The model may be abstract, as from
+    Tensors are converted to float32. The model may be abstract, as returned by
     `nnx.eval_shape`.
 
+    Args:
+      model: the model.
+      tensors: the checkpoint, under transformers' names or published ones.
+      source: the checkpoint's file, for messages.
+
     Raises:
-      ValueError: tensors are missing, unexpected, of another shape or no floats, as
-        `check_fit` says it.
+      ValueError: tensors are missing, unexpected, of another shape or not floats (see
+        `check_fit`).
     """
     table = table_of(model, published=_is_published(model, tensors))
     params = _params(model)
@@ -127,7 +132,7 @@ def load_state_dict(
 
 
 def parameter_count(build: Callable[[], nnx.Module]) -> int:
-    """Number of parameters of the model that `build` makes; allocates none of them."""
+    """Counts the parameters of the model that `build` makes; none are allocated."""
     state = nnx.state(nnx.eval_shape(build), nnx.Param)
     return sum(int(np.prod(param.shape)) for _, param in nnx.to_flat_state(state))
 

@@ -1,11 +1,11 @@
-"""Objectives of training, over the global batch.
+"""Training objectives over the global batch.
 
-- `Objective`: the base class: values of cells and how they are reduced.
+- `Objective`: the base class: values per cell and how they are reduced.
 - `InfoNCE`, `info_nce`: softmax over in-batch and hard negatives.
 - `batch_terms`: loss and metrics of each query, in blocks of documents.
-- `ring_terms`: the same while documents pass from device to device.
-- `QueryTerms`: loss and metrics per query, which both return.
-- `Sum`, `LogSumExp`, `Expectation`, `Maximum`: reductions for objectives to use.
+- `ring_terms`: the same, with documents that pass from device to device.
+- `QueryTerms`: loss and metrics per query, which both functions return.
+- `Sum`, `LogSumExp`, `Expectation`, `Maximum`: reductions that objectives can use.
 """
 
 from cdejax.training.objectives.base import Objective, QueryTerms, Totals

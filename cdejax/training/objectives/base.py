@@ -1,8 +1,8 @@
-"""What an objective is: values of cells, reduced to one loss per query.
+"""Base class of objectives: values per cell, reduced to one loss per query.
 
-A cell is a query with a document. An objective says which values it makes of a block of
-cells and how each is reduced over documents; `blocks` and `ring` carry the reductions
-out without the whole score matrix, on one device or many.
+A cell is a pair of a query and a document. An objective defines which values it
+computes for a block of cells and how each value is reduced over documents. `blocks` and
+`ring` compute the reductions without the whole score matrix, on one or more devices.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from cdejax.training.objectives.reductions import Maximum, Reduction, Sum
 from cdejax.training.relation import Cells
 
 Totals = Mapping[str, Float[Array, "queries"]]
-"""The reductions of each query by name."""
+"""Results of the reductions by name, one number per query."""
 
 
 class QueryTerms(NamedTuple):
-    """What the loss and its metrics are made of, one number per query."""
+    """Loss and metrics of each query."""
 
     loss: Float[Array, "queries"]
-    """The batch's loss is their mean."""
+    """Loss of each query; the batch's loss is their mean."""
     correct: Bool[Array, "queries"]
-    """The query's own positive scores above every negative."""
+    """Whether the query's own positive scores above every negative."""
     hardest: Float[Array, "queries"]
-    """Cosine of the hardest negative (-1 where there is none)."""
+    """Cosine of the hardest negative (-1 if there is none)."""
     masked: Int[Array, "queries"]
-    """Cells that are neither positive nor negative."""
+    """Number of documents that are neither positive nor negative."""
     metrics: Mapping[str, Float[Array, "queries"]]
     """The objective's own metrics."""
 
@@ -40,50 +40,52 @@ class QueryTerms(NamedTuple):
 class Objective(ABC):
     """A contrastive objective; subclasses are frozen dataclasses of its settings.
 
-    The loss of the batch is the mean over its queries of `loss`. It may depend on the
-    reductions over each query's documents (the rows of the score matrix) and, with
-    `by_document`, on those over the queries of the query's own positive (its column).
+    The loss of a batch is the mean of `loss` over its queries. The loss of a query
+    depends on the reductions over all documents (its row of the score matrix) and, with
+    `by_document`, on the reductions over all queries for its own positive (the column
+    of that document).
     """
 
     reductions: ClassVar[Mapping[str, type[Reduction]]]
-    """How each of `values` is reduced."""
+    """The reduction of each of `values`."""
     by_document: ClassVar[bool] = False
-    """Whether `loss` needs the reductions over queries, too."""
+    """Whether `loss` also needs the reductions over queries."""
     needs_surrogate: ClassVar[bool] = False
-    """Whether `cells.surrogate`, the surrogate model's scores, is needed."""
+    """Whether `values` needs `cells.surrogate`, the surrogate model's scores."""
     needs_hard_negatives: ClassVar[bool] = False
-    """Whether it is defined only with hard negatives."""
+    """Whether the objective is defined only with hard negatives."""
 
     @abstractmethod
     def values(
         self, cosine: Float[Array, "queries block"], cells: Cells
     ) -> Mapping[str, Any]:
-        """Values of a block of cells by name, as `reductions` take them.
+        """Computes the values of a block of cells that `reductions` take, by name.
 
         With `by_document`, it is also called with both arguments transposed.
 
         Args:
-          cosine: float32 cosine similarities.
-          cells: what each document is to each query. Cells `outside` must not count.
+          cosine: cosine similarities in float32.
+          cells: the relation of each document to each query. Cells that are `outside`
+            must not affect the reductions.
         """
 
     @abstractmethod
     def loss(self, totals: Totals, columns: Totals) -> Float[Array, "queries"]:
-        """The loss of each query.
+        """Computes the loss of each query.
 
         Args:
           totals: reductions of `values` over all documents of the global batch.
-          columns: the same over all queries, for each query's own positive; empty
-            without `by_document`.
+          columns: reductions over all queries of the global batch, for each query's own
+            positive; empty without `by_document`.
         """
 
     def metrics(self, totals: Totals) -> Mapping[str, Float[Array, "queries"]]:
-        """Further metrics by name, one number per query; their means are logged."""
+        """Returns further metrics, one number per query; their means are logged."""
         del totals
         return {}
 
     def terms(self, totals: Totals, columns: Totals) -> QueryTerms:
-        """Loss and metrics of each query, once all documents have been seen."""
+        """Loss and metrics of each query, from the completed reductions."""
         hardest = totals["hardest"]
         return QueryTerms(
             self.loss(totals, columns),
@@ -99,7 +101,7 @@ CONTRAST: Mapping[str, type[Reduction]] = {
     "hardest": Maximum,
     "masked": Sum,
 }
-"""Reductions behind the metrics that every objective has."""
+"""Reductions for the metrics that every objective has."""
 
 
 def contrast_values(

@@ -1,6 +1,7 @@
 """Reductions over the documents of a batch, in blocks of columns.
 
-Only a block of columns of the score matrix exists at a time, in the backward pass too.
+Only one block of columns of the score matrix exists at a time, in the backward pass as
+well.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from cdejax.typing import AnyArray
 
 T = TypeVar("T")
 BLOCK = 1024
-"""Columns of the score matrix held at a time, unless told otherwise."""
+"""Default number of columns of the score matrix per block."""
 
 States = dict[str, Any]
-"""A `Reduction` by name."""
+"""States of reductions (see `Reduction`) by name."""
 
 
 def normalize(vectors: Float[AnyArray, "*rows dim"]) -> Float[Array, "*rows dim"]:
-    """Rows divided by their L2 norm, in float32 (a zero row stays zero)."""
+    """Divides rows by their L2 norm, in float32 (a zero row stays zero)."""
     return unit(jnp.asarray(vectors, jnp.float32))
 
 
 class Documents(NamedTuple):
-    """Some documents of the batch, with what has been reduced over queries so far."""
+    """Some documents of the batch, with their reductions over queries so far."""
 
     vectors: Float[Array, "documents dim"]
-    """Normalised."""
+    """Normalised embeddings."""
     columns: DocumentColumns
     states: States
     """Reductions over queries; empty unless the objective is `by_document`."""
@@ -60,18 +61,18 @@ def batch_terms(
     block: int = BLOCK,
     axes: Axes = (),
 ) -> QueryTerms:
-    """The objective's terms of each query over all documents of the batch.
+    """Computes loss and metrics of each query over all documents of the batch.
 
     Args:
-      objective: what is computed.
+      objective: the objective.
       relation: which documents are positives, negatives, or ignored.
-      query_vectors: embeddings of the queries, not yet normalised.
-      document_vectors: embeddings of the documents.
+      query_vectors: embeddings of the queries, not normalised.
+      document_vectors: embeddings of the documents, not normalised.
       queries: ids and surrogate vectors of the queries.
-      documents: the same for the documents.
-      block: columns of the score matrix held at a time.
+      documents: ids and surrogate vectors of the documents.
+      block: number of columns of the score matrix per block.
       axes: mesh axes over which queries and documents are split, inside `shard_map`;
-        documents are gathered from all devices. Without axes, all are here.
+        documents are gathered from all devices. Without axes, this device has all.
     """
     if axes:
         gather = lambda x: jax.lax.all_gather(x, axes, tiled=True)  # noqa: E731
@@ -91,7 +92,7 @@ def batch_terms(
 
 @dataclass(frozen=True)
 class Contrast:
-    """An objective under a relation, reduced block by block."""
+    """An objective and a relation, reduced block by block."""
 
     objective: Objective
     relation: Relation
@@ -99,17 +100,17 @@ class Contrast:
 
     @property
     def reductions(self) -> Mapping[str, type[Reduction]]:
-        """Those over documents: the objective's own and those of the metrics."""
+        """Reductions over documents: the objective's own and those of the metrics."""
         return {**self.objective.reductions, **CONTRAST}
 
     def empty(self, query_vectors: Float[Array, "queries dim"]) -> States:
-        """States before any document."""
+        """Initial states of the queries, before any document."""
         return _empty(self.reductions, query_vectors)
 
     def documents(
         self, vectors: Float[Array, "documents dim"], columns: DocumentColumns
     ) -> Documents:
-        """Documents that no query has met."""
+        """Documents with initial states, before any query."""
         kinds = self.objective.reductions if self.objective.by_document else {}
         return Documents(vectors, columns, _empty(kinds, vectors))
 
@@ -120,11 +121,10 @@ class Contrast:
         queries: QueryRows,
         documents: Documents,
     ) -> tuple[States, States]:
-        """Lets queries meet documents.
+        """Adds documents to the queries' states, and the queries to the documents'.
 
         Returns:
-          The queries' states with these documents added, and the documents' with these
-          queries added.
+          The new states of the queries and the new states of the documents.
         """
 
         @jax.checkpoint
@@ -149,7 +149,7 @@ class Contrast:
         queries: QueryRows,
         block: Documents,
     ) -> tuple[Float[Array, "queries block"], Any]:
-        """Cosine similarities of queries and documents, and their relation."""
+        """Computes cosine similarities of queries and documents, and their relation."""
         cells = self.relation.cells(
             queries, block.columns, surrogate=self.objective.needs_surrogate
         )
@@ -169,7 +169,7 @@ def finish(
     queries: QueryRows,
     documents: DocumentColumns,
 ) -> QueryTerms:
-    """The terms, from the reductions of all queries and of all documents."""
+    """Loss and metrics from completed reductions over documents and over queries."""
     if not objective.by_document:
         return objective.terms(totals, {})
     at = own_positive(queries, documents)
@@ -179,7 +179,7 @@ def finish(
 def own_positive(
     queries: QueryRows, documents: DocumentColumns
 ) -> Int[Array, "queries"]:
-    """Position of each query's own positive among all documents of the batch."""
+    """Index of each query's own positive among all documents of the batch."""
     count = documents.row.shape[0]
     # A table by row number: there are at least as many documents as rows.
     row = jnp.where(documents.positive & documents.real, documents.row, count)
@@ -188,14 +188,14 @@ def own_positive(
 
 
 def totals_of(states: States) -> dict[str, Float[Array, "queries"]]:
-    """The values that the states have come to."""
+    """The results of the reductions, given their states."""
     return {name: state.value() for name, state in states.items()}
 
 
 def _empty(
     kinds: Mapping[str, type[Reduction]], vectors: Float[Array, "rows dim"]
 ) -> States:
-    """Empty states, made from the vectors so that they vary over the same devices."""
+    """Initial states, made from the vectors so that they vary over the same axes."""
     zero = vary_like(jnp.zeros(len(vectors), vectors.dtype), vectors)
     return {name: kind.empty(zero) for name, kind in kinds.items()}
 
@@ -205,7 +205,7 @@ def _add(states: States, values: Mapping[str, Array]) -> States:
 
 
 def in_blocks(tree: T, block: int) -> T:
-    """Cuts rows into blocks; zeros fill up the last one (columns that are not real)."""
+    """Splits rows into blocks; the last is padded with zeros (`real` is False)."""
     count = jax.tree.leaves(tree)[0].shape[0]
     block = min(block, count)
     padding = -count % block

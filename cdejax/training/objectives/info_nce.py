@@ -36,7 +36,7 @@ class InfoNCE(Objective):
     """
 
     temperature: float
-    """Divides the cosine similarities."""
+    """Cosine similarities are divided by it."""
 
     reductions: ClassVar = {
         "log_partition": LogSumExp,
@@ -47,7 +47,7 @@ class InfoNCE(Objective):
     def values(
         self, cosine: Float[Array, "queries block"], cells: Cells
     ) -> Mapping[str, Any]:
-        """Logits, and those of the positives."""
+        """Logits of all documents and of the positives, and the mask of positives."""
         logits = jnp.where(cells.outside, NEVER, cosine / self.temperature)
         return {
             "log_partition": logits,
@@ -56,7 +56,7 @@ class InfoNCE(Objective):
         }
 
     def loss(self, totals: Totals, columns: Totals) -> Float[Array, "queries"]:
-        """Minus the mean over the query's positives of the log-softmax."""
+        """The negative mean log-softmax of the query's positives."""
         del columns
         return totals["log_partition"] - totals["positive"] / totals["positives"]
 
@@ -72,24 +72,26 @@ def info_nce(
     margin: float | None = None,
     block: int = BLOCK,
 ) -> QueryTerms:
-    """Terms of the InfoNCE loss of each query; the loss is their mean over the batch.
+    """Computes the InfoNCE loss and metrics of each query.
 
-    Without `queries` and `documents`, document i answers query i, and further documents
-    are negatives of every query (plain in-batch negatives).
+    The loss of the batch is the mean of the queries' losses. Without `queries` and
+    `documents`, document i answers query i, and further documents are negatives of
+    every query (plain in-batch negatives).
 
     Args:
-      query_vectors: embeddings of some or all queries, not yet normalised.
-      document_vectors: embeddings of all documents of the global batch.
+      query_vectors: embeddings of some or all queries, not normalised.
+      document_vectors: embeddings of all documents of the global batch, not normalised.
       queries: ids and surrogate vectors of the queries.
-      documents: the same for the documents.
-      temperature: divides the cosine similarities.
+      documents: ids and surrogate vectors of the documents.
+      temperature: cosine similarities are divided by it.
       duplicates: how to treat further positives, see `Relation`.
-      margin: of the false-negative mask, see `Relation`; None for no mask.
-      block: columns of the score matrix held at a time.
+      margin: margin of the false-negative mask, see `Relation`; None for no mask.
+      block: number of columns of the score matrix per block.
 
     Raises:
-      ValueError: only one of `queries` and `documents` is given; neither is, and there
-        are fewer documents than queries; or a margin without surrogate vectors.
+      ValueError: only one of `queries` and `documents` is given; neither is given and
+        there are fewer documents than queries; or a margin is given without surrogate
+        vectors.
     """
     if (queries is None) != (documents is None):
         raise ValueError(

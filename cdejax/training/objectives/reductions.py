@@ -1,8 +1,8 @@
-"""How values of cells are reduced to one number per query, block by block.
+"""Reductions of values per cell to one number per query, block by block.
 
-A reduction's state takes the columns of the score matrix in blocks, in any order.
-`contribution` is what the ring's backward pass differentiates: a number whose gradient
-in the block's values is that of the finished reduction, once all columns are known.
+A reduction's state is updated with blocks of columns of the score matrix, in any order.
+The ring's backward pass differentiates `contribution`: its gradient with respect to a
+block's values is that of the completed reduction over all columns.
 """
 
 from __future__ import annotations
@@ -14,37 +14,41 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 NEVER = -1e30
-"""Logit of a cell outside the denominator: finite, so that no gradient is NaN."""
+"""Logit of a cell outside the denominator: finite, so that gradients are not NaN."""
 
 Values = Any
-"""An array of shape [queries, block], or the tuple of arrays that a reduction takes."""
+"""An array of shape [queries, block], or a tuple of arrays if a reduction takes one."""
 Axes = tuple[str, ...]
 
 
 class Reduction(Protocol):
-    """A reduction over the columns of a block, for each of its rows."""
+    """A reduction over columns, for each row."""
 
     @classmethod
     def empty(cls, zero: Float[Array, "queries"]) -> Self:
-        """The state before any column; `zero` varies over the same mesh axes."""
+        """Returns the initial state.
+
+        Args:
+          zero: zeros that vary over the same mesh axes as the values.
+        """
         ...
 
     def add(self, values: Values) -> Self:
-        """The state after a further block of columns."""
+        """Returns the state after another block of columns."""
         ...
 
     def over(self, axes: Axes) -> Self:
-        """The states of all devices along mesh axes, combined."""
+        """Returns the combined state of all devices along mesh axes."""
         ...
 
     def value(self) -> Float[Array, "queries"]:
-        """The reduction over all columns added so far."""
+        """Returns the reduction over all columns added so far."""
         ...
 
     def contribution(self, values: Values) -> Float[Array, "queries"]:
-        """Has the gradient in a block's `values` that `value` has.
+        """Returns numbers with the same gradient for a block's `values` as `value`.
 
-        Called on the state after all columns, which is a constant here.
+        It is called on the state after all columns, which is constant here.
         """
         ...
 
@@ -72,14 +76,15 @@ class Sum(NamedTuple):
         return self.total
 
     def contribution(self, values: Values) -> Float[Array, "queries"]:
-        """The block's own sum."""
+        """The sum of the block."""
         return values.sum(-1)
 
 
 class LogSumExp(NamedTuple):
-    """log sum exp of the values, relative to the running maximum."""
+    """The log-sum-exp of the values, computed relative to the running maximum."""
 
     peak: Float[Array, "queries"]
+    """Running maximum."""
     total: Float[Array, "queries"]
     """Sum of exp(value - peak)."""
 
@@ -102,25 +107,25 @@ class LogSumExp(NamedTuple):
         return self._replace(peak=peak, total=total)
 
     def value(self) -> Float[Array, "queries"]:
-        """The logarithm."""
+        """The log-sum-exp."""
         return self.peak + jnp.log(self.total)
 
     def contribution(self, values: Values) -> Float[Array, "queries"]:
-        """The block's share of the softmax: its gradient is softmax times d values."""
+        """The block's share of the softmax, whose gradient is the softmax itself."""
         return jnp.exp(values - self.value()[:, None]).sum(-1)
 
 
 class Maximum(NamedTuple):
-    """The largest value, at least -1; a constant for the gradient.
+    """The maximum of the values, at least -1; its gradient is 0.
 
-    It serves metrics on cosines, which are at least -1.
+    It is meant for metrics on cosine similarities, which are at least -1.
     """
 
     largest: Float[Array, "queries"]
 
     @classmethod
     def empty(cls, zero: Float[Array, "queries"]) -> Self:
-        """-1, the smallest cosine."""
+        """The smallest cosine, -1."""
         return cls(zero - 1)
 
     def add(self, values: Values) -> Self:
@@ -128,7 +133,7 @@ class Maximum(NamedTuple):
         return self._replace(largest=jnp.maximum(self.largest, values.max(-1)))
 
     def over(self, axes: Axes) -> Self:
-        """The largest of all devices."""
+        """The maximum over all devices."""
         return self._replace(largest=jax.lax.pmax(self.value(), axes))
 
     def value(self) -> Float[Array, "queries"]:
@@ -136,19 +141,20 @@ class Maximum(NamedTuple):
         return jax.lax.stop_gradient(self.largest)
 
     def contribution(self, values: Values) -> Float[Array, "queries"]:
-        """None: 0."""
+        """0, since the maximum has no gradient."""
         del values
         return jnp.zeros_like(self.largest)
 
 
 class Expectation(NamedTuple):
-    """The mean of values under softmax weights, of which it takes both.
+    """The mean of values weighted by a softmax.
 
-    Blocks are tuples (log weights, values). The log weights are constants for the
-    gradient: a teacher's.
+    Blocks are tuples (log weights, values). No gradient flows to the log weights, which
+    are a surrogate's.
     """
 
     peak: Float[Array, "queries"]
+    """Running maximum of the log weights."""
     weight: Float[Array, "queries"]
     """Sum of exp(log weight - peak)."""
     weighted: Float[Array, "queries"]
@@ -176,10 +182,10 @@ class Expectation(NamedTuple):
         return self._replace(peak=peak, weight=parts[0], weighted=parts[1])
 
     def value(self) -> Float[Array, "queries"]:
-        """The mean."""
+        """The weighted mean."""
         return self.weighted / self.weight
 
     def contribution(self, values: Values) -> Float[Array, "queries"]:
-        """The block's share of the mean."""
+        """The block's share of the weighted mean."""
         weights = jnp.exp(values[0] - self.peak[:, None]) / self.weight[:, None]
         return (jax.lax.stop_gradient(weights) * values[1]).sum(-1)

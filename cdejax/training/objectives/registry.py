@@ -1,4 +1,4 @@
-"""The objectives that `training.objective` names."""
+"""The objectives that `training.objective` can select."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from cdejax.training.objectives.base import Objective
 from cdejax.training.objectives.info_nce import InfoNCE
 
 OBJECTIVES: dict[str, type[Objective]] = {"info_nce": InfoNCE}
-"""By the name in a recipe."""
+"""Objective classes by their name in a recipe."""
 
 
 def objective_of(training: TrainingConfig) -> Objective:
-    """The objective of a recipe.
+    """Builds the objective of a recipe.
 
-    Its fields are the settings of the same names in `training`.
+    Its fields are set from the settings of the same names in `training`.
     """
     kind = OBJECTIVES[training.objective]
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
-"""Reductions over the documents of all devices, which pass by in turn.
+"""Reductions over the documents of all devices, which travel around a ring.
 
-No device ever holds all documents of the global batch: each hands those that it has to
-the next one, and reduces its queries' scores with those that come. The backward pass
-goes round once more; the gradients of documents travel with them until they return to
-their device.
+No device ever holds all documents of the global batch: each passes its documents to the
+next device and reduces its queries' scores against those that it receives. The backward
+pass goes around the ring once more; the documents' gradients travel with them until
+they return to their own device.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cdejax.training.objectives.reductions import Axes
 from cdejax.training.relation import DocumentColumns, QueryRows, Relation
 
 Both = tuple[dict[str, Array], dict[str, Array]]
-"""Reductions by name: of this device's queries, and of its documents."""
+"""Reductions by name, for this device's queries and for its documents."""
 
 
 def ring_terms(
@@ -45,16 +45,19 @@ def ring_terms(
     axes: Axes,
     block: int = BLOCK,
 ) -> QueryTerms:
-    """`batch_terms` without gathering the documents; inside `shard_map`.
+    """Computes the same as `batch_terms` without gathering the documents.
+
+    It must be called inside `shard_map`.
 
     Args:
-      objective, relation: as in `batch_terms`.
-      query_vectors: embeddings of this device's queries, not yet normalised.
-      document_vectors: embeddings of this device's documents.
+      objective: the objective.
+      relation: which documents are positives, negatives, or ignored.
+      query_vectors: embeddings of this device's queries, not normalised.
+      document_vectors: embeddings of this device's documents, not normalised.
       queries: ids and surrogate vectors of the queries.
-      documents: the same for the documents.
+      documents: ids and surrogate vectors of the documents.
       axes: mesh axes over which queries and documents are split.
-      block: columns of the score matrix held at a time.
+      block: number of columns of the score matrix per block.
     """
     contrast = Contrast(objective, relation, block)
     vectors = normalize(query_vectors), normalize(document_vectors)
@@ -68,7 +71,7 @@ def ring_terms(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _totals(axes: Axes, contrast: Contrast, *arguments: Any) -> Both:
-    """Reductions over all documents, and over all queries, of the global batch."""
+    """Reductions over all documents and over all queries of the global batch."""
     states, met = _round(axes, contrast, *arguments)
     return totals_of(states), totals_of(met)
 
@@ -81,7 +84,7 @@ def _round(
     queries: QueryRows,
     documents: DocumentColumns,
 ) -> tuple[States, States]:
-    """States of the queries and of the documents after they have all met."""
+    """States of the queries and of the documents after one trip around the ring."""
 
     def meet(states: Any, passing: Documents) -> tuple[Any, Documents]:
         states, met = contrast.add(states, query_vectors, queries, passing)
@@ -95,8 +98,9 @@ def _round(
         contrast.empty(query_vectors),
         contrast.documents(document_vectors, documents),
     )
-    # n devices meet n times and pass on n - 1 times in between: then each document is
-    # one device short of its own. Its vector is not needed there, its states are.
+    # With n devices, documents are reduced n times and passed on n - 1 times in
+    # between. Each document is then one device short of its own, which needs only its
+    # states, not its vector.
     count = jax.lax.axis_size(axes)
     states, passing = meet(*jax.lax.fori_loop(0, count - 1, turn, first))
     return states, _pass_on(passing.states, axes)
@@ -111,9 +115,9 @@ def _forward(axes: Axes, contrast: Contrast, *arguments: Any) -> tuple[Both, Any
 def _backward(
     axes: Axes, contrast: Contrast, saved: Any, cotangents: Both
 ) -> tuple[Array, Array, None, None]:
-    # Nothing of the forward pass is kept but the finished reductions: logits are
-    # computed again, block by block. Autodiff through the forward loop would keep every
-    # block of every turn instead.
+    # Only the completed reductions of the forward pass are saved: logits are recomputed
+    # block by block. Autodiff through the forward loop would save every block of every
+    # turn.
     (query_vectors, document_vectors, queries, documents), states = saved
     objective = contrast.objective
 
@@ -150,7 +154,7 @@ def _backward(
         return to_queries, _pass_on((passing, to_vectors), axes)
 
     # A document's gradient is a sum over the queries of all devices. It travels with
-    # the document; each device adds its part, and after n turns it is complete.
+    # the document: each device adds its part, and after n turns it is complete.
     vectors = query_vectors, document_vectors
     zeros = vary_like(jax.tree.map(jnp.zeros_like, vectors), vectors)
     passing = (document_vectors, documents, (states[1], cotangents[1]))
