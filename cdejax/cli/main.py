@@ -87,7 +87,7 @@ COMMANDS = {
         RecipeOptions,
         f"{_RUN}:run_tokens",
         "Tokenise: pairs in; the encoder's token ids out.",
-        "Killed and started again, it goes on where it was.",
+        "Resumes where it stopped if killed.",
         f"{_RECIPE} --set tokens.document.max_length=128",
     ),
     "embed": Command(
