@@ -117,8 +117,7 @@ COMMANDS = {
         RecipeOptions,
         f"{_RUN}:run_train",
         "Train: batches in; a checkpoint out.",
-        "Earlier stages run where they are missing. Killed and started again, it goes "
-        "on from the last checkpoint.",
+        "Missing earlier stages run first. Resumes from the last checkpoint if killed.",
         f"{_RECIPE} --set training.learning_rate=1e-5",
         everywhere=True,
     ),
