@@ -26,9 +26,9 @@ from cdejax.training.layout import Layout
 from cdejax.training.memory import chunk_tokens, kept_chunks
 from cdejax.training.objectives import InfoNCE
 from cdejax.training.optimizer import make_optimizer
+from cdejax.training.run_model import first_state
 from cdejax.training.shapes import find_shapes
 from cdejax.training.sharding import make_mesh
-from cdejax.training.start import first_state
 from cdejax.training.step import Kept, LossSettings, State, put_batch, train_step
 
 WIDTHS = 8

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from cdejax.data.files import read_json_lines
-from cdejax.data.known import KnownPositives
+from cdejax.data.known_positives import KnownPositives
 from cdejax.data.ragged import Ragged
 from cdejax.data.rows import Problem, excerpt
 from cdejax.data.texts import MAX_CHARACTERS

@@ -14,7 +14,7 @@ from cdejax.recipe import scores
 from cdejax.recipe.stages import Stages
 from cdejax.storage import hashing
 from cdejax.training.run_folder import check_run, claim_run
-from cdejax.training.start import start_files
+from cdejax.training.run_model import start_files
 from tests import goldens
 
 INPUTS: Any = SimpleNamespace(fingerprints={})

@@ -23,7 +23,7 @@ from cdejax.clustering.kmeans import Clusters
 from cdejax.clustering.plan import Plan
 from cdejax.clustering.vectors import Vectors
 from cdejax.config import Config
-from cdejax.data.known import KnownPositives
+from cdejax.data.known_positives import KnownPositives
 from cdejax.data.pairs import Pairs
 from cdejax.storage import artifacts
 

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Int, Int32, Int64
 
 from cdejax.config import Config, DataConfig
 from cdejax.data.collect import Collection, TextTable, collect
-from cdejax.data.known import KnownPositives
+from cdejax.data.known_positives import KnownPositives
 from cdejax.data.ragged import Ragged, RaggedWriter, TextRows, write_texts
 from cdejax.data.sources import data_spec
 from cdejax.data.split import hold_out, near_duplicate_groups, row_groups

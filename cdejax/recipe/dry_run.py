@@ -20,13 +20,13 @@ from cdejax.recipe.stages import Stages, one_lookup, variants_of
 from cdejax.retrieval.collections import validation_collection
 from cdejax.runtime.mesh import local_indices
 from cdejax.storage.artifacts import read_manifest
+from cdejax.training.from_recipe import loss_settings, make_batches
 from cdejax.training.layerwise import chunk_traffic
 from cdejax.training.memory import kept_chunks
 from cdejax.training.optimizer import make_optimizer
 from cdejax.training.run_folder import Inputs
-from cdejax.training.setup import loss_settings, make_batches
+from cdejax.training.run_model import build_model, first_state
 from cdejax.training.sharding import make_mesh
-from cdejax.training.start import build_model, first_state
 from cdejax.training.step import put_batch, train_step
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from cdejax.retrieval.evaluate import measure_names
 from cdejax.training.batch import check_context_size
 from cdejax.training.objectives.registry import OBJECTIVES
 from cdejax.training.optimizer import learning_rate
-from cdejax.training.start import init_folder, is_export
+from cdejax.training.run_model import init_folder, is_export
 
 
 def check_inputs(config: Config) -> None:

@@ -27,7 +27,7 @@ from cdejax.retrieval.collections import (
 from cdejax.retrieval.evaluate import evaluate_all, evaluate_bm25
 from cdejax.retrieval.report import FILES, read_results, table, write_report
 from cdejax.storage import artifacts, durable
-from cdejax.training.start import BEST, build_model, run_files, start_files
+from cdejax.training.run_model import BEST, build_model, run_files, start_files
 
 if TYPE_CHECKING:
     from cdejax.data.beir import Collection

@@ -30,8 +30,8 @@ from cdejax.folders.paths import resolve_folder
 from cdejax.recipe.preflight import check_pairs
 from cdejax.runtime.processes import in_lockstep, main_first
 from cdejax.storage import artifacts
+from cdejax.training.from_recipe import loss_settings
 from cdejax.training.run_folder import Inputs
-from cdejax.training.setup import loss_settings
 
 ONLY = "model"
 """Name of the variant folder of a recipe without variants."""

@@ -23,7 +23,7 @@ from cdejax.runtime.processes import is_main
 from cdejax.training import loop
 from cdejax.training.callbacks import Callback
 from cdejax.training.run_folder import check_trained, check_version
-from cdejax.training.start import build_model, trained_params
+from cdejax.training.run_model import build_model, trained_params
 
 _log = logging.getLogger(__name__)
 

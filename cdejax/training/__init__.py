@@ -1,10 +1,10 @@
 """Training: exact contrastive training with large batches on any number of devices.
 
 - `loop.train`: trains the model of a recipe, or resumes its run.
-- `setup.make_batches`: the batches of a run on a mesh.
-- `start.build_model`: the model that a recipe starts from.
-- `start.initial_params`: the parameters that a run starts from.
-- `start.trained_params`: the parameters that a run ended with.
+- `from_recipe.make_batches`: the batches of a run on a mesh.
+- `run_model.build_model`: the model that a recipe starts from.
+- `run_model.initial_params`: the parameters that a run starts from.
+- `run_model.trained_params`: the parameters that a run ended with.
 - `batch_maker.BatchMaker`: makes the batch of any step from the artefacts.
 - `batch.Batch`: the arrays of a step.
 - `batch.BatchSettings`: what decides the content and shapes of a step.

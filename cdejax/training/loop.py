@@ -33,14 +33,13 @@ from cdejax.training.batch import Batch, fill_fraction
 from cdejax.training.best_checkpoint import BestCheckpoint
 from cdejax.training.callbacks import Callback, Callbacks
 from cdejax.training.checkpoint import Checkpoints
+from cdejax.training.from_recipe import loss_settings, make_batches
 from cdejax.training.memory import kept_chunks
 from cdejax.training.metrics import MetricsLog
 from cdejax.training.nonfinite import refuse_nonfinite
 from cdejax.training.optimizer import learning_rate, make_optimizer
 from cdejax.training.run_folder import Inputs, check_run, claim_run
-from cdejax.training.setup import loss_settings, make_batches
-from cdejax.training.sharding import check_splittable, make_mesh
-from cdejax.training.start import (
+from cdejax.training.run_model import (
     BEST,
     CHECKPOINTS,
     arrays_on_host,
@@ -48,6 +47,7 @@ from cdejax.training.start import (
     first_state,
     initial_params,
 )
+from cdejax.training.sharding import check_splittable, make_mesh
 from cdejax.training.step import State, put_batch, train_step
 from cdejax.training.tensorboard import TensorBoard
 from cdejax.typing import Device

@@ -18,7 +18,7 @@ from cdejax.storage.artifacts import (
     write_json,
 )
 from cdejax.training.checkpoint_folder import saved_steps
-from cdejax.training.start import BEST, CHECKPOINTS, start_files
+from cdejax.training.run_model import BEST, CHECKPOINTS, start_files
 
 if TYPE_CHECKING:
     from cdejax.clustering.plan import Plan

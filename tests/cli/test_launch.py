@@ -29,7 +29,7 @@ from cdejax.storage.lock import lock_folder
 from cdejax.training import loop
 from cdejax.training.checkpoint_folder import CheckpointFolder
 from cdejax.training.metrics import read_metrics
-from cdejax.training.start import build_model
+from cdejax.training.run_model import build_model
 from tests.shared import made_once
 from tests.tiny import write_recipe
 

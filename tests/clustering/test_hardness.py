@@ -15,7 +15,7 @@ from cdejax.clustering.kmeans import Clusters, clusters_stage
 from cdejax.clustering.plan import Plan, plan_stage
 from cdejax.clustering.vectors import Vectors, unit_rows, vectors_stage
 from cdejax.config import ClustersConfig, Config, PlanConfig, VectorsConfig
-from cdejax.data.known import KnownPositives
+from cdejax.data.known_positives import KnownPositives
 from cdejax.data.pairs import Pairs
 from cdejax.storage.artifacts import read_manifest
 

@@ -14,7 +14,7 @@ from cdejax.embedding.load import load
 from cdejax.recipe import stages, variant
 from cdejax.recipe.export import export_variant
 from cdejax.training import loop
-from cdejax.training.start import build_model
+from cdejax.training.run_model import build_model
 from tests.tiny import write_recipe
 
 E5 = {"query": "query: ", "document": "passage: "}

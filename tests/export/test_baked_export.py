@@ -250,7 +250,7 @@ def test_bake_keeps_what_the_card_was_told(minilm, texts, tmp_path):
 
 def test_cannot_be_trained(baked):
     from cdejax.config import Config, ModelConfig
-    from cdejax.training.start import build_model
+    from cdejax.training.run_model import build_model
 
     model = ModelConfig(kind="contextual", encoder=str(baked[2]))
     with pytest.raises(ValueError, match="baked in and cannot be trained"):

@@ -264,7 +264,7 @@ def test_not_finite_stops_and_names_the_batch(recipe, tmp_path, prepared):
 
 
 def test_init_from_takes_the_weights_and_new_data(finished, recipe, tmp_path):
-    from cdejax.training.start import build_model, initial_params
+    from cdejax.training.run_model import build_model, initial_params
 
     folder = finished.folder
     config = load_config(recipe)
@@ -406,7 +406,7 @@ def test_what_does_not_fit_the_pairs_is_found_right_after_them(
 
 
 def test_contextual_folder_is_gone_on_with_as_it_is(finished, recipe):
-    from cdejax.training.start import build_model
+    from cdejax.training.run_model import build_model
 
     export = finished.folder / "contextual" / "export"
     model = {"encoder": str(export), "kind": "contextual"}
@@ -482,7 +482,7 @@ def live_bytes():
 
 def test_evaluation_in_training_holds_no_second_model(recipe):
     from cdejax.embedding.program import shared_program
-    from cdejax.training.start import build_model
+    from cdejax.training.run_model import build_model
 
     resolved = stages.variants_of(load_config(recipe))["shuffled"]
     pairs = stages.Stages(resolved).inputs().pairs

@@ -18,8 +18,8 @@ from cdejax.runtime.platforms import (
     has_triton,
     platform,
 )
+from cdejax.training.run_model import activation_dtype
 from cdejax.training.sharding import make_mesh
-from cdejax.training.start import activation_dtype
 from tests.devices import H200, V5E, gpu_hosts, meant_for, traced_for
 
 

@@ -20,8 +20,8 @@ from cdejax.runtime.global_arrays import replicate, whole_arrays
 from cdejax.runtime.mesh import local_indices
 from cdejax.training.objectives import InfoNCE
 from cdejax.training.relation import Relation
+from cdejax.training.run_model import first_state
 from cdejax.training.sharding import make_mesh
-from cdejax.training.start import first_state
 from cdejax.training.step import LossSettings, put_batch, train_step
 from tests.training.toy import make_batches, make_model, world
 

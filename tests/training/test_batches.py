@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from cdejax.data.known import KnownPositives
+from cdejax.data.known_positives import KnownPositives
 from cdejax.data.loader import batches
 from cdejax.data.ragged import Ragged, RaggedWriter
 from cdejax.training.batch import fill_fraction

@@ -14,8 +14,8 @@ from cdejax.storage import digests, durable
 from cdejax.training.best_checkpoint import BestCheckpoint
 from cdejax.training.checkpoint import Checkpoints
 from cdejax.training.optimizer import make_optimizer
+from cdejax.training.run_model import BEST, CHECKPOINTS, trained_params
 from cdejax.training.sharding import make_mesh
-from cdejax.training.start import BEST, CHECKPOINTS, trained_params
 from cdejax.training.step import State
 
 

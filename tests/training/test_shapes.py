@@ -10,10 +10,10 @@ import pytest
 
 from cdejax.recipe.stages import Stages
 from cdejax.training.batch import BatchSettings
-from cdejax.training.setup import make_batches
+from cdejax.training.from_recipe import make_batches
+from cdejax.training.run_model import build_model
 from cdejax.training.shapes import shapes_of
 from cdejax.training.sharding import make_mesh
-from cdejax.training.start import build_model
 from cdejax.training.step_rows import StepSampler
 from tests import goldens
 

@@ -17,8 +17,8 @@ from cdejax.training import step as module
 from cdejax.training.layerwise import chunk_traffic
 from cdejax.training.objectives import InfoNCE
 from cdejax.training.relation import Relation
+from cdejax.training.run_model import first_state
 from cdejax.training.sharding import FSDP, make_mesh, put_state, split_dim
-from cdejax.training.start import first_state
 from cdejax.training.step import (
     Kept,
     LossSettings,

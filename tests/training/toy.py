@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from cdejax.data.known import KnownPositives
+from cdejax.data.known_positives import KnownPositives
 from cdejax.data.ragged import Ragged
 from cdejax.models import (
     T5,

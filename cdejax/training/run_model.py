@@ -1,4 +1,4 @@
-"""What a run starts from: the model and its initial parameters."""
+"""The model of a run: built, its initial parameters, and the trained ones."""
 
 from __future__ import annotations
 

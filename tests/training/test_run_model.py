@@ -15,8 +15,13 @@ from cdejax.config.load import load_config
 from cdejax.export import export_model
 from cdejax.models import Bert, BertConfig, BiEncoder
 from cdejax.models.modules import Chain, Dense
+from cdejax.training.run_model import (
+    arrays_on_host,
+    build_model,
+    first_state,
+    start_files,
+)
 from cdejax.training.sharding import make_mesh
-from cdejax.training.start import arrays_on_host, build_model, first_state, start_files
 
 
 @pytest.fixture
