@@ -142,7 +142,7 @@ SOURCES: dict[str, Case] = {
     "name twice in an object": (
         "pairs",
         source("rows.jsonl", lambda path: path.write_text(REPEATED)),
-        ["rows.jsonl:1", "the name 'query' stands twice"],
+        ["rows.jsonl:1", "the name 'query' appears twice"],
     ),
     "column name twice": (
         "pairs",

@@ -168,7 +168,7 @@ class _Reader:
                 dotted = ".".join((*keys, key))
                 raise _Bad(
                     line,
-                    f"`{dotted}` stands twice (first on line {first}); keep one",
+                    f"`{dotted}` appears twice (first on line {first}); keep one",
                 )
             value[key] = self.plain(value_node, (*keys, key))
             self.lines[*keys, key] = line

@@ -152,7 +152,7 @@ def read_folder(folder: Path, split: str) -> Folder:
             report.add([read])
         else:
             judgments.append(read)
-    report.stop("error", "Mend them, or write the collection again.")
+    report.stop("error", "Fix them, or write the collection again.")
     return Folder(documents, titles, queries, judgments)
 
 
@@ -187,7 +187,7 @@ def _entry(
         detail = f"field `_id` is {excerpt(id)}; ids are texts or integers"
         return Problem(row.place, "id", detail)
     if str(id) in known:
-        return Problem(row.place, "repeated id", f"id {str(id)!r} stands twice")
+        return Problem(row.place, "repeated id", f"id {str(id)!r} appears twice")
     for key, part in zip(("title", "text"), parts, strict=True):
         found = text_problem(part, MAX_CHARACTERS)
         if found and found[0] != "empty text":
@@ -213,7 +213,7 @@ def _known(
             known.append(judgment)
     report.stop(
         unknown_ids,
-        "Mend them, or leave them out with `evaluation.unknown_ids: skip`.",
+        "Fix them, or leave them out with `evaluation.unknown_ids: skip`.",
     )
     if report.bad_rows:
         _log.warning(

@@ -33,7 +33,7 @@ def check_charsmap(stored: Any, source: str) -> bytes:
         content = base64.b64decode(stored, validate=True)
         (size,) = struct.unpack_from("<I", content)
     except (TypeError, ValueError, binascii.Error, struct.error):
-        raise ValueError(_told(source, "is no base64 of a map")) from None
+        raise ValueError(_told(source, "is not a base64-encoded map")) from None
     trie, replacements = content[4 : 4 + size], content[4 + size :]
     if size % 4 or not size or len(trie) != size:
         said = f"says that its trie has {size} bytes, and {len(trie)} are there"

@@ -140,7 +140,7 @@ def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {excerpt(twice)} stands twice in one object")
+        raise ValueError(f"the name {excerpt(twice)} appears twice in one object")
     return fields
 
 

@@ -45,7 +45,7 @@ def read_texts(file: str | Path) -> dict[str, str]:
             report.add([entry])
         else:
             texts[entry[0]] = entry[1]
-    report.stop("error", "Mend or remove these lines.")
+    report.stop("error", "Fix or remove these lines.")
     if not texts:
         raise ValueError(f"{file}: holds no text")
     return texts
@@ -85,7 +85,7 @@ def _entry(
         detail = f"the id is {excerpt(id)}; ids are texts or integers"
         return Problem(row.place, "id", detail)
     if str(id) in known:
-        return Problem(row.place, "repeated id", f"id {str(id)!r} stands twice")
+        return Problem(row.place, "repeated id", f"id {str(id)!r} appears twice")
     title, text = value.get("title") or "", value["text"]
     for field, part in (("title", title), ("text", text)):
         found = text_problem(part, MAX_CHARACTERS)

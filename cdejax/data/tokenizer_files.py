@@ -202,7 +202,7 @@ def as_token(value: Any, where: str, **flags: Any) -> Any:
     except (AttributeError, KeyError, TypeError):
         pass
     raise ValueError(
-        f"{where}: {json.dumps(value, default=str):.80} is no token; give its text"
+        f"{where}: {json.dumps(value, default=str):.80} is not a token; give its text"
     )
 
 
@@ -215,4 +215,4 @@ def _index(value: Any, where: str) -> int:
     whole = isinstance(value, int) and not isinstance(value, bool)
     if whole or (isinstance(value, str) and value.isascii() and value.isdigit()):
         return int(value)
-    raise ValueError(f"{where}: {value!r:.60} is no token id")
+    raise ValueError(f"{where}: {value!r:.60} is not a token id")

@@ -18,7 +18,7 @@ SHOWN = 20
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MISSING = object()
 _MAX_NAME = 1000
-_ADVICE = "Mend them, or set `on_invalid: skip` to leave those rows out."
+_ADVICE = "Fix them, or set `on_invalid: skip` to leave those rows out."
 
 
 def text_problem(text: Any, max_characters: int) -> tuple[str, str] | None:

@@ -77,8 +77,8 @@ def train(
     check_callbacks(callbacks)
     if not isinstance(config, Config | str | Path | Mapping):
         raise ValueError(
-            f"config: {config!r} is no recipe; give the path of a YAML file, a mapping "
-            "or a Config"
+            f"config: {config!r} is not a recipe; give the path of a YAML file, a "
+            "mapping or a Config"
         )
     # A `Config` is validated in full, too, as if it had been read from a file.
     recipe = load_config(config if isinstance(config, str | Path) else jsonable(config))

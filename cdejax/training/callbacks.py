@@ -88,11 +88,11 @@ def check_callbacks(given: Sequence[Callback]) -> None:
         less than 1.
     """
     if not isinstance(given, Sequence):
-        raise ValueError(f"callbacks: {given!r} is no list of callbacks")
+        raise ValueError(f"callbacks: {given!r} is not a list of callbacks")
     for callback in given:
         if not isinstance(callback, Callback):
             raise ValueError(
-                f"callbacks: {callback!r} is no Callback; make a subclass of "
+                f"callbacks: {callback!r} is not a Callback; subclass "
                 "cdejax.training.callbacks.Callback"
             )
         if callback.every < 1:

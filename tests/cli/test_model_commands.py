@@ -135,7 +135,7 @@ BAD_TEXTS = {
     "h.jsonl": (b'{"text": 3}\n', "h.jsonl:1: field `text` is a int"),
     "i.jsonl": (
         b'{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n',
-        "i.jsonl:2: id 'a' stands twice",
+        "i.jsonl:2: id 'a' appears twice",
     ),
     "j.jsonl": (b'{"_id": [], "text": "x"}\n', "j.jsonl:1: the id is []"),
     "k.jsonl": (b'{"text": "\\ud800"}\n', "k.jsonl:1: field `text` holds the lone"),

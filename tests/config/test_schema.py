@@ -138,9 +138,9 @@ BAD = {
     "two documents": ("name: a\n---\nname: b\n", "recipe.yaml:2: not YAML"),
     "key twice": (
         recipe("plan:\n  kind: shuffled\n  kind: clustered\n"),
-        "recipe.yaml:5: `plan.kind` stands twice (first on line 4)",
+        "recipe.yaml:5: `plan.kind` appears twice (first on line 4)",
     ),
-    "section twice": (recipe("model: {}\n"), "recipe.yaml:3: `model` stands twice"),
+    "section twice": (recipe("model: {}\n"), "recipe.yaml:3: `model` appears twice"),
     "key that is a list": (recipe("? [a]\n: b\n"), "a key must be plain text"),
     "unknown section": (
         recipe("trainning: {}\n"),

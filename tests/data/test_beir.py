@@ -159,7 +159,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "repeated id": (
         append("corpus.jsonl", '{"_id": "d1", "text": "again"}'),
-        r"corpus\.jsonl:5: id 'd1' stands twice",
+        r"corpus\.jsonl:5: id 'd1' appears twice",
     ),
     "no text": (
         append("corpus.jsonl", '{"_id": "d5"}'),

@@ -202,8 +202,8 @@ def test_variants_are_trained_by_name(recipe):
 @pytest.mark.parametrize(
     ("callbacks", "message"),
     [
-        ([print], r"callbacks: <built-in function print> is no Callback"),
-        (print, "is no list of callbacks"),
+        ([print], r"callbacks: <built-in function print> is not a Callback"),
+        (print, "is not a list of callbacks"),
     ],
 )
 def test_what_is_no_callback_is_refused_before_any_work(callbacks, message):
@@ -213,5 +213,7 @@ def test_what_is_no_callback_is_refused_before_any_work(callbacks, message):
 
 @pytest.mark.parametrize("config", [None, ["my.yaml"]])
 def test_what_is_no_recipe_is_refused(config):
-    with pytest.raises(ValueError, match="is no recipe; give the path of a YAML file"):
+    with pytest.raises(
+        ValueError, match="is not a recipe; give the path of a YAML file"
+    ):
         cdejax.train(config)
